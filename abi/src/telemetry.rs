@@ -188,6 +188,8 @@ keys! {
     TIERS = "tiers", FAST_FRAMES = "fast_frames", FAST_SHARE = "fast_share", HOT_WAITING = "hot_waiting", WORKING_SET = "working_set",
     E_STATE = "e_state", MOVED_IN = "moved_in", MOVED_OUT = "moved_out", DISCARDED = "discarded", MOVES_BUSY = "moves_busy", MOVES_PINNED = "moves_pinned",
     HOT_LISTED = "hot_listed", HOT_DROPPED = "hot_dropped", LIST_FULL = "list_full", LEAVES_SPLIT = "leaves_split", PASSES = "passes",
+    PIECES = "pieces", PIECES_IN = "pieces_in", PIECES_OUT = "pieces_out", PIECES_JOINED = "pieces_joined",
+    PAGE_MOVE_TICKS = "page_move_ticks", PIECE_MOVE_TICKS = "piece_move_ticks",
     TARGET_PER_MILLE = "target_per_mille", TARGET_CALLS = "target_calls",
     // stats.paging.agile
     AGILE = "agile", NESTED_TABLES = "nested_tables", SHADOWED_TABLES = "shadowed_tables", FIRST_WRITES = "first_writes",

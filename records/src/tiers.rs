@@ -10,8 +10,13 @@ pub const KIND: u8 = 8;
 /// What is counted; keys of JSON objects.
 pub const COUNTS: [&str; 4] = ["moved_in", "moved_out", "discarded", "stayed"];
 
+/// Parts of the guest's memory, of one size, in the order of its addresses.
+pub const BINS: usize = 64;
+/// Elements of the histogram.
+pub const ONES: usize = 32;
+
 /// The record. Memory is in frames of 4 KiB.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Tiers {
     /// The VM's number in the configuration.
     pub vm: u8,
@@ -41,10 +46,42 @@ pub struct Tiers {
     pub target: u32,
     /// The sums, in the order of [`COUNTS`].
     pub counts: [u64; COUNTS.len()],
+    /// Of each part of its memory, the pages that were accessed in the last 32 samples, in 255ths.
+    pub accessed: [u8; BINS],
+    /// The same of its hot pages.
+    pub hot_parts: [u8; BINS],
+    /// Pages by the samples of 32 in which they were accessed, 0 not counted; 32 count as 31.
+    pub histogram: [u32; ONES],
 }
 
+impl Default for Tiers {
+    fn default() -> Tiers {
+        Tiers {
+            vm: 0,
+            e_state: None,
+            is_set: false,
+            hot: 0,
+            time_ns: 0,
+            tsc: 0,
+            total: 0,
+            free: 0,
+            share: 0,
+            fast: 0,
+            waiting: 0,
+            working_set: 0,
+            target: 0,
+            counts: [0; COUNTS.len()],
+            accessed: [0; BINS],
+            hot_parts: [0; BINS],
+            histogram: [0; ONES],
+        }
+    }
+}
+
+/// Words of what is not the maps and the histogram.
+const FIXED: usize = 7 + COUNTS.len();
 /// Words of a record.
-pub const WORDS: usize = 7 + COUNTS.len();
+pub const WORDS: usize = FIXED + 2 * BINS / 8 + ONES / 2;
 const _: () = assert!(WORDS <= crate::ring::LONGEST);
 
 impl Tiers {
@@ -62,7 +99,13 @@ impl Tiers {
             self.target.into(),
         ];
         let mut record = [0; WORDS];
-        record.iter_mut().zip(fixed.into_iter().chain(self.counts)).for_each(|(to, word)| *to = word);
+        let bytes = [self.accessed, self.hot_parts];
+        let maps =
+            bytes.iter().flat_map(|map| map.as_chunks::<8>().0).map(|eight| u64::from_le_bytes(*eight));
+        let histogram =
+            self.histogram.as_chunks::<2>().0.iter().map(|[first, second]| joined(*first, *second));
+        let all = fixed.into_iter().chain(self.counts).chain(maps).chain(histogram);
+        record.iter_mut().zip(all).for_each(|(to, word)| *to = word);
         record
     }
 
@@ -70,7 +113,10 @@ impl Tiers {
     pub fn read(record: &[u64]) -> Option<Tiers> {
         let (kind, words, more) = parse_head(*record.first()?);
         let all = record.get(..words).filter(|_| kind == KIND)?;
-        let [_, time_ns, tsc, machine, own, pages, target, counts @ ..] = *all.first_chunk::<WORDS>()?;
+        let (fixed, rest) = all.first_chunk::<WORDS>()?.split_first_chunk::<FIXED>()?;
+        let [_, time_ns, tsc, machine, own, pages, target, counts @ ..] = *fixed;
+        let (accessed, rest) = rest.split_first_chunk::<{ BINS / 8 }>()?;
+        let (hot_parts, histogram) = rest.split_first_chunk::<{ BINS / 8 }>()?;
         let [vm, e_state, is_set, hot] = more.to_le_bytes();
         let ((total, free), (share, fast), (waiting, working_set)) =
             (halves(machine), halves(own), halves(pages));
@@ -89,8 +135,18 @@ impl Tiers {
             working_set,
             target: target as u32,
             counts,
+            accessed: bytes(accessed),
+            hot_parts: bytes(hot_parts),
+            histogram: core::array::from_fn(|n| {
+                let (first, second) = histogram.get(n / 2).map_or((0, 0), |word| halves(*word));
+                if n % 2 == 0 { first } else { second }
+            }),
         })
     }
+}
+
+fn bytes(words: &[u64; BINS / 8]) -> [u8; BINS] {
+    core::array::from_fn(|n| words[n / 8].to_le_bytes()[n % 8])
 }
 
 #[cfg(test)]
@@ -100,14 +156,19 @@ mod tests {
     use proptest::prelude::*;
     use std::vec::Vec;
 
+    fn map(halves: [[u8; 32]; 2]) -> [u8; BINS] {
+        core::array::from_fn(|n| halves[n / 32][n % 32])
+    }
+
     proptest! {
         #[test]
-        fn what_is_written_is_read(bytes: (u8, bool, u8), state in prop::option::of(0u8..8), frames: [u32; 7], numbers: [u64; 6]) {
+        fn what_is_written_is_read(bytes: (u8, bool, u8), state in prop::option::of(0u8..8), frames: [u32; 7], numbers: [u64; 6], maps: ([[u8; 32]; 2], [[u8; 32]; 2]), histogram: [u32; ONES]) {
             let [total, free, share, fast, waiting, working_set, target] = frames;
             let [time_ns, tsc, counts @ ..] = numbers;
             let (vm, is_set, hot) = bytes;
             let tiers = Tiers {
                 vm, e_state: state, is_set, hot, time_ns, tsc, total, free, share, fast, waiting, working_set, target, counts,
+                accessed: map(maps.0), hot_parts: map(maps.1), histogram,
             };
             let record = tiers.write();
             prop_assert_eq!(Tiers::read(&record), Some(tiers));

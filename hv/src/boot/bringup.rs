@@ -53,9 +53,9 @@ extern "C" fn boot_start(info: u64, protocol: u32) -> ! {
     let mut boot = parsed.unwrap_or_else(|e| panic!("the boot loader's information is unusable: {e:?}"));
     // A multiboot2 loader need not hand the RSDP over; a BIOS leaves it below 1 MiB.
     boot.rsdp = boot.rsdp.or_else(|| info::find_rsdp(&BootMemory));
-    let (options, layout) = configure(&boot);
+    let (mut options, layout) = configure(&boot);
     leave_page_zero(&mut boot);
-    let fast = start_memory(&boot, &options);
+    let fast = start_memory(&boot, &mut options);
     // SAFETY: once, on tables without user pages.
     unsafe {
         processor::start();
@@ -143,10 +143,14 @@ fn moved(boot: &BootInfo, range: &Range<u64>) -> Range<u64> {
 }
 
 /// Starts the frame allocator and the hypervisor's own page tables; the fast memory, which neither uses.
-fn start_memory(boot: &BootInfo, options: &HvOptions) -> Result<Ranges, FastError> {
+fn start_memory(boot: &BootInfo, options: &mut HvOptions) -> Result<Ranges, FastError> {
     let pieces = "the memory map has too many ranges";
     let ram = memory::ram(boot).expect(pieces);
     let mut free = memory::free(boot, image::all()).expect(pieces);
+    if options.fast_auto {
+        let table = |name| boot.rsdp.and_then(|rsdp| acpi::find(&BootMemory, rsdp, name)).unwrap_or(&[]);
+        options.fast_mem = fast_memory::find(table(b"SRAT"), table(b"HMAT"), &ram, BOOT_MAP);
+    }
     let fast = fast_memory::take(&mut free, &ram, &options.fast_mem);
     // Modules may lie above the last free range; their memory is released one day.
     let top = ram.iter().next_back().map_or(0, |range| range.end);

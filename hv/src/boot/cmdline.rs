@@ -47,6 +47,8 @@ pub struct HvOptions {
     pub trace: bool,
     /// Where samples and traces go; without it through the telemetry port.
     pub records: Option<RecordMemory>,
+    /// The fast memory is what the firmware's tables call fastest.
+    pub fast_auto: bool,
     /// Memory that is faster than all other.
     pub fast_mem: ArrayVec<FastRange, MAX_FAST_RANGES>,
     /// How it is divided among the VMs.
@@ -148,6 +150,7 @@ impl Default for HvOptions {
             samples: None,
             trace: false,
             records: None,
+            fast_auto: false,
             fast_mem: ArrayVec::new(),
             fast_sharing: Sharing::default(),
             fast_policy: HotPolicy::default(),
@@ -206,6 +209,7 @@ impl HvOptions {
             }
             "trace" => self.trace = parse_switch(value)?,
             "records" => self.records = Some(RecordMemory::parse(value)?),
+            "fast-mem" if value == "auto" => self.fast_auto = true,
             "fast-mem" => self.fast_mem.try_push(value.parse().ok()?).ok()?,
             "fast-sharing" => self.fast_sharing = value.parse().ok()?,
             "fast-policy" => self.fast_policy = value.parse().ok()?,
@@ -256,7 +260,7 @@ mod tests {
 
     #[test]
     fn reads_words_and_lets_later_ones_win() {
-        let line = "palimpsest loglevel=debug exit=halt selftest=write-code telemetry=com2 mitigations=off stats=on consoles=on exit=isa-debug:0xf4  console=com2 pcpus=3 first-pcpu=host lab=0xfc0000000 lab-time=on counters=on samples=20 trace=on records=0xf80000000,8192 fast-mem=64@768 fast-mem=1@2 fast-sharing=wss fast-policy=histogram";
+        let line = "palimpsest loglevel=debug exit=halt selftest=write-code telemetry=com2 mitigations=off stats=on consoles=on exit=isa-debug:0xf4  console=com2 pcpus=3 first-pcpu=host lab=0xfc0000000 lab-time=on counters=on samples=20 trace=on records=0xf80000000,8192 fast-mem=64@768 fast-mem=auto fast-mem=1@2 fast-sharing=wss fast-policy=histogram";
         let (options, unknown) = HvOptions::parse(line);
         assert_eq!(unknown.as_slice(), ["palimpsest"]);
         let expected = HvOptions {
@@ -275,6 +279,7 @@ mod tests {
             samples: Some(20),
             trace: true,
             records: Some(RecordMemory { address: 62 << 30, bytes: 8192 }),
+            fast_auto: true,
             fast_mem: [FastRange { start_mib: 768, mib: 64 }, FastRange { start_mib: 2, mib: 1 }]
                 .into_iter()
                 .collect(),

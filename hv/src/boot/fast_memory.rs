@@ -1,10 +1,14 @@
-//! Fast memory that the command line names: taken out of the free memory, for the pages of guests that are worth it.
+//! Fast memory that the command line names, or the firmware's tables: taken out of the free memory, for the pages of guests that are worth it.
 //!
 //! Pure. Caller: bring-up, before the frame allocator gets its frames; `vmm::tiers` makes a pool of the result.
+
+mod find;
 
 use core::fmt;
 
 use abi::tiers::FastRange;
+
+pub use self::find::find;
 
 use super::memory::Ranges;
 use crate::mem::ranges::TooManyPieces;

@@ -130,6 +130,14 @@ fn table<M: LoaderMemory>(memory: &M, address: u64) -> Option<&[u8]> {
     memory.bytes(address, length).filter(|bytes| sums_to_zero(bytes))
 }
 
+/// The first table with this name, if it is whole.
+pub fn find<'a>(memory: &'a impl LoaderMemory, rsdp: u64, name: &[u8; 4]) -> Option<&'a [u8]> {
+    let (root, entry_size) = root(memory, rsdp)?;
+    let entries = root[36..].chunks_exact(entry_size).take(MAX_TABLES as usize);
+    let mut tables = entries.filter_map(|entry| table(memory, Fields(entry).le(0, entry_size)));
+    tables.find(|table| table.starts_with(name))
+}
+
 /// Reads everything from the root pointer at `rsdp` on.
 pub fn parse(memory: &impl LoaderMemory, rsdp: u64) -> Acpi {
     let mut acpi = Acpi::default();

@@ -5,10 +5,14 @@
 use alloc::vec::Vec;
 use core::ops::Range;
 
+use super::le;
+
 /// Entries of either kind at most: more would be damage.
 const MAX_ENTRIES: usize = 1024;
 /// Nodes at most in the table of distances.
 const MAX_NODES: usize = 64;
+/// Of the flags of an entry of the SRAT.
+const ENABLED: u64 = 1;
 /// Distance of a node to itself, and to others where no table tells (5.2.17).
 const NEAR: u8 = 10;
 const FAR: u8 = 20;
@@ -33,32 +37,35 @@ pub struct Numa {
     distances: (usize, Vec<u8>),
 }
 
-fn le(bytes: &[u8], at: usize, size: usize) -> u64 {
-    let bytes = bytes.get(at..at + size).unwrap_or(&[]);
-    bytes.iter().rev().fold(0, |value, byte| value << 8 | u64::from(*byte))
+/// Memory that a whole SRAT names, in its order.
+pub fn memory(table: &[u8]) -> impl Iterator<Item = Memory> {
+    entries(table).filter_map(|(kind, entry)| {
+        let (start, length) = (le(entry, 8, 8), le(entry, 16, 8));
+        let end = start.checked_add(length).filter(|end| *end > start)?;
+        let is_there = kind == 1 && entry.len() >= 40 && le(entry, 28, 4) & ENABLED != 0;
+        is_there.then(|| Memory { range: start..end, node: le(entry, 2, 4) as u32 })
+    })
+}
+
+/// The entries of a SRAT, with their kinds.
+fn entries(table: &[u8]) -> impl Iterator<Item = (u8, &[u8])> {
+    let mut rest = table.get(48..).unwrap_or(&[]);
+    core::iter::from_fn(move || {
+        let [kind, length, ..] = *rest else { return None };
+        let (entry, next) = rest.split_at_checked(length.into()).filter(|_| length >= 2)?;
+        rest = next;
+        Some((kind, entry))
+    })
 }
 
 impl Numa {
     /// Reads a whole SRAT.
     pub fn read_srat(&mut self, table: &[u8]) {
-        const ENABLED: u64 = 1;
-        let mut rest = table.get(48..).unwrap_or(&[]);
-        while let [kind, length, ..] = *rest {
-            let Some((entry, next)) = rest.split_at_checked(length.into()).filter(|_| length >= 2) else {
-                return;
-            };
-            rest = next;
-            match (kind, length) {
+        for (kind, entry) in entries(table) {
+            match (kind, entry.len()) {
                 (0, 16..) if le(entry, 4, 4) & ENABLED != 0 => {
                     let node = le(entry, 9, 3) << 8 | le(entry, 2, 1);
                     self.note_cpu(le(entry, 3, 1) as u32, node as u32);
-                }
-                (1, 40..) if le(entry, 28, 4) & ENABLED != 0 => {
-                    let (start, length) = (le(entry, 8, 8), le(entry, 16, 8));
-                    let end = start.checked_add(length).filter(|end| *end > start);
-                    if let Some(end) = end.filter(|_| self.memory.len() < MAX_ENTRIES) {
-                        self.memory.push(Memory { range: start..end, node: le(entry, 2, 4) as u32 });
-                    }
                 }
                 (2, 24..) if le(entry, 12, 4) & ENABLED != 0 => {
                     self.note_cpu(le(entry, 8, 4) as u32, le(entry, 4, 4) as u32);
@@ -66,6 +73,8 @@ impl Numa {
                 _ => {}
             }
         }
+        let room = MAX_ENTRIES.saturating_sub(self.memory.len());
+        self.memory.extend(memory(table).take(room));
     }
 
     fn note_cpu(&mut self, apic_id: u32, node: u32) {

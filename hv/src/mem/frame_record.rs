@@ -176,8 +176,27 @@ impl Records {
 
     /// `frames` frames from `start` on get an owner. Frames without a record are left out.
     pub fn assign(&self, start: Hfn, frames: u64, owner: Owner, kind: Kind) {
-        let all = (start.0..start.0.saturating_add(frames)).filter_map(|frame| self.get(Hfn(frame)));
-        all.for_each(|record| record.assign(owner, kind));
+        self.assign_each(start, frames, owner, kind, |_| ());
+    }
+
+    /// The same, and has `more` see each record.
+    pub fn assign_each(
+        &self,
+        start: Hfn,
+        frames: u64,
+        owner: Owner,
+        kind: Kind,
+        mut more: impl FnMut(&FrameRecord),
+    ) {
+        let end = start.0.saturating_add(frames);
+        let after = self.runs.partition_point(|run| run.start <= start).saturating_sub(1);
+        for run in self.runs.iter().skip(after).take_while(|run| run.start.0 < end) {
+            let index = |frame: u64| frame.saturating_sub(run.start.0).min(run.records.len() as u64) as usize;
+            for record in run.records.slices(index(start.0)..index(end)).flatten() {
+                record.assign(owner, kind);
+                more(record);
+            }
+        }
     }
 
     /// The first of `frames` frames from `start` on that is not this owner's, as its record says.

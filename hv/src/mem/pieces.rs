@@ -10,7 +10,7 @@
 use alloc::vec::Vec;
 use core::fmt;
 use core::marker::PhantomData;
-use core::ops::{Index, IndexMut};
+use core::ops::{Index, IndexMut, Range};
 use core::ptr::NonNull;
 
 use crate::arch::addr::PAGE_SIZE;
@@ -71,6 +71,19 @@ impl<T> Pieces<T> {
     /// All elements in order.
     pub fn iter(&self) -> impl Iterator<Item = &T> {
         (0..self.len).map(|index| &self[index])
+    }
+
+    /// The elements of a range, as far as there are any, in slices.
+    pub fn slices(&self, range: Range<usize>) -> impl Iterator<Item = &[T]> {
+        let mut at = range.start;
+        let end = range.end.min(self.len);
+        core::iter::from_fn(move || {
+            let (piece, first) = (at / Self::EACH, at % Self::EACH);
+            let count = end.checked_sub(at).filter(|left| *left > 0)?.min(Self::EACH - first);
+            at += count;
+            // SAFETY: all elements of a piece were written by `new`, and these are within it.
+            Some(unsafe { core::slice::from_raw_parts(self.pieces[piece].add(first).as_ptr(), count) })
+        })
     }
 
     /// All elements in order, to be changed.

@@ -28,6 +28,13 @@ impl Directory {
         (word != 0).then(|| Hpa(word - 1 + (gpa.0 & (CHUNK.bytes() - 1))))
     }
 
+    /// A part of the chunk that `gpa` is in is not writable RAM any more.
+    pub(super) fn forget(&mut self, gpa: Gpa) {
+        if let Some(word) = self.words.get_mut((gpa.0 >> CHUNK.shift()) as usize) {
+            *word = 0;
+        }
+    }
+
     /// Brings the chunks that `range` touches up to date. `find` says where a chunk's memory is if it all is writable
     /// RAM in one piece.
     pub(super) fn update(&mut self, range: GpaRange, find: impl Fn(GpaRange) -> Option<Hpa>) {

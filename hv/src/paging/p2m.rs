@@ -8,6 +8,7 @@
 //! hands.
 
 use alloc::sync::Arc;
+use core::sync::atomic::AtomicU64;
 
 use super::directory::Directory;
 use super::range::{Changed, Flush, GpaRange, OldFrames};
@@ -19,6 +20,7 @@ use crate::mem::tier::migration::Migration;
 
 mod absent;
 mod clean;
+mod piece;
 
 pub use super::format::p2m::{P2mFormat, P2mKind};
 
@@ -138,13 +140,21 @@ pub struct P2m<M: TableMemory> {
     pager: Option<Arc<Pager>>,
     /// Holds those that are moving, if there is no pager.
     migration: Option<Arc<Migration>>,
+    /// While a piece of 2 MiB moves: a frame for the table that its pages have as soon as one is accessed; 0: none.
+    spare: AtomicU64,
 }
 
 impl<M: TableMemory> P2m<M> {
     /// An address space of holes.
     pub fn new(memory: M) -> Result<Self, MapError> {
         let table = Table::new(memory, PageSize::Size1G)?;
-        Ok(P2m { table, directory: Directory::default(), pager: None, migration: None })
+        Ok(P2m {
+            table,
+            directory: Directory::default(),
+            pager: None,
+            migration: None,
+            spare: AtomicU64::new(0),
+        })
     }
 
     /// Puts the RAM from `hpa` on at `range`.

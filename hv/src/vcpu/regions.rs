@@ -94,7 +94,7 @@ fn look<V: Virt, M: HostMemory, H: Host>(
         abi::regions::Regions::Off => return None,
     };
     let vm_ns = vm.regions.virtual_ns(ran_ns);
-    let mut slot = vm.regions.lock(|| vm.answer(&mut vcpu.work));
+    let Some(mut slot) = vm.regions.try_lock() else { return Some(ran_ns + SOON_NS) };
     let records = Regions::records(&mut slot, vm.layout).ok()?;
     let begun = match wanted {
         Some(wanted) => records.rounds(wanted).map(drop),
@@ -111,7 +111,9 @@ fn look<V: Virt, M: HostMemory, H: Host>(
         next_ns = ran_ns + (sample(vcpu, vm, host, records, vm_ns, tsc) - vm_ns);
     }
     if vm.tiers.as_ref().is_some_and(|tiers| tiers.has_moves()) {
+        let began = host.tsc();
         let changes = vm.tier_batch(vcpu.id, &mut vcpu.work);
+        vm.tiers.iter().for_each(|tiers| tiers.took(host.tsc().wrapping_sub(began)));
         follow_changes(vcpu, changes);
         next_ns = next_ns.min(ran_ns + SOON_NS);
     }

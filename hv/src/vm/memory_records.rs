@@ -45,7 +45,7 @@ impl<F: PteFormat<Attr = NestedAttr>, M: HostMemory> Vm<F, M> {
         let tiers = self.tiers.as_ref()?;
         let (now, pool) = (tiers.view(), tiers.pool());
         let (state, is_set) = now.state;
-        let counts = now.counts;
+        let (counts, map) = (now.counts, tiers.map());
         Some(records::tiers::Tiers {
             e_state: (is_set || pool.sharing().has_states()).then_some(state.number()),
             is_set,
@@ -58,6 +58,9 @@ impl<F: PteFormat<Attr = NestedAttr>, M: HostMemory> Vm<F, M> {
             working_set: now.working_set,
             target: now.target.0.map_or(0, Target::per_mille).into(),
             counts: [counts.moved_in, counts.moved_out, counts.discarded, counts.busy + counts.pinned],
+            accessed: map.accessed,
+            hot_parts: map.hot,
+            histogram: map.histogram,
             ..records::tiers::Tiers::default()
         })
     }

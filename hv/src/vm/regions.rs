@@ -125,6 +125,11 @@ impl Regions {
         lock::take(|| self.records.try_lock(), wait)
     }
 
+    /// The same without waiting: another VCPU has them, perhaps to move 2 MiB of memory.
+    pub fn try_lock(&self) -> Option<MutexGuard<'_, Option<Box<Records>>>> {
+        self.records.try_lock()
+    }
+
     /// The records, which are made if there are none.
     ///
     /// # Errors

@@ -12,6 +12,8 @@
 //!
 //! A VM moves its own pages only, so that what its one VCPU has found without the memory's lock ([`Vm::code`]) stays.
 
+mod pieces;
+
 use alloc::vec::Vec;
 
 use arrayvec::ArrayVec;
@@ -90,7 +92,11 @@ impl<F: PteFormat<Attr = NestedAttr>, M: HostMemory> Vm<F, M> {
             let shadow = engine.is_shadow().then(|| self.lock_shadow(vcpu, work));
             let shadow = shadow.as_ref().and_then(|shadow| shadow.as_ref());
             let seen = Seen { histories, memory: &memory, nested: engine != Engine::Shadow, shadow };
-            tiers.pass(&seen, &histogram, working_set)
+            let splits = tiers.pass(&seen, &histogram, working_set);
+            if self.sampling.is_on() {
+                tiers.draw_map(&seen, &histogram);
+            }
+            splits
         };
         if !splits.is_empty() {
             self.keep_small(work, splits.iter().copied());
@@ -99,10 +105,13 @@ impl<F: PteFormat<Attr = NestedAttr>, M: HostMemory> Vm<F, M> {
         }
     }
 
-    /// Moves the next batch of pages on behalf of this VCPU; what that leaves for it to do. Waits like [`Vm::lock_shadow`].
+    /// Moves the next piece of 2 MiB, or the next batch of pages, on behalf of this VCPU; what that leaves for it to do. Waits like [`Vm::lock_shadow`].
     #[cold]
     pub fn tier_batch(&self, vcpu: u32, work: &mut u32) -> MapChanges {
         let Some(tiers) = &self.tiers else { return MapChanges::default() };
+        if let Some(wish) = tiers.next_piece() {
+            return self.do_task(tiers, &wish, vcpu, work);
+        }
         let wishes = tiers.batch();
         let mut outcomes = [Outcome::Pinned; BATCH];
         let changes = match self.take_out(tiers, &wishes, &mut outcomes, vcpu, work) {

@@ -6,7 +6,7 @@ use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::ops::Range;
 use core::slice;
-use core::sync::atomic::Ordering;
+use core::sync::atomic::{AtomicU32, Ordering};
 
 use spin::Mutex;
 
@@ -255,14 +255,30 @@ impl TierFrames {
 }
 
 impl CopyFrame for TierFrames {
-    fn copy(&self, from: Hfn, to: Hfn) {
+    fn claim(&self, first: Hfn, frames: u64) {
+        // Homes are the owner's all the time.
         if let Some(records) = frame_record::all()
-            && self.pool.number(to).is_some()
+            && self.pool.number(first).is_some()
         {
-            records.assign(to, 1, self.owner, Kind::Ram);
-            records.get(to).into_iter().for_each(|record| record.tier().store(FAST, Ordering::Relaxed));
+            records.assign_each(first, frames, self.owner, Kind::Ram, |record| {
+                record.tier().store(FAST, Ordering::Relaxed);
+            });
         }
+    }
+
+    fn copy(&self, from: Hfn, to: Hfn) {
         self.ram.copy(from.base(), to.base(), PAGE_SIZE);
+    }
+
+    fn copy_run(&self, from: Hfn, to: Hfn, frames: u64, stop: &AtomicU32) -> u64 {
+        for done in 0..frames {
+            let at = |first: Hfn| Hpa(first.base().0 + done * PAGE_SIZE);
+            self.ram.copy(at(from), at(to), PAGE_SIZE);
+            if stop.load(Ordering::Relaxed) != 0 {
+                return done + 1;
+            }
+        }
+        frames
     }
 
     fn wipe(&self, frame: Hfn) {

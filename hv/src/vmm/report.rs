@@ -270,6 +270,12 @@ fn tiers<F: PteFormat<Attr = NestedAttr>, M: HostMemory>(json: &mut Json<'_>, vm
         (key::LIST_FULL, now.counts.overflows),
         (key::LEAVES_SPLIT, now.counts.splits),
         (key::PASSES, now.counts.passes),
+        (key::PIECES, now.pieces.into()),
+        (key::PIECES_IN, now.counts.pieces_in),
+        (key::PIECES_OUT, now.counts.pieces_out),
+        (key::PIECES_JOINED, now.counts.joins),
+        (key::PAGE_MOVE_TICKS, now.counts.ticks[0]),
+        (key::PIECE_MOVE_TICKS, now.counts.ticks[1]),
         (key::TARGET_PER_MILLE, now.target.0.map_or(0, Target::per_mille).into()),
         (key::TARGET_CALLS, now.target.1),
     ] {

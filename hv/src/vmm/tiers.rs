@@ -19,6 +19,11 @@ const MIB: u64 = (1 << 20) / PAGE_SIZE;
 
 /// The fast memory that the command line names; `None`: none.
 pub(super) fn pool(host: &Host) -> Option<Arc<FastPool>> {
+    if host.options.fast_auto && host.options.fast_mem.is_empty() {
+        ::log::warn!(
+            "fast-mem=auto: the ACPI tables (SRAT, HMAT) name no memory that is faster than other: there is no fast memory"
+        );
+    }
     // `start` has refused the machine on an error.
     let fast = host.fast.as_ref().ok().filter(|fast| fast.bytes() > 0)?;
     let wanted: u64 = host.options.fast_mem.iter().map(|range| range.mib << 20).sum();

@@ -8,6 +8,9 @@ use crate::context::Context;
 pub const CASES: &[Case] = &[
     only("qemu-svm", "tiers: hot pages move, nested", |c| moves(c, "nested")),
     only("qemu-svm", "tiers: hot pages move, shadow", |c| moves(c, "shadow")),
+    only("qemu-svm", "tiers: pieces of 2 MiB move, nested", |c| pieces(c, "nested")),
+    only("qemu-svm", "tiers: pieces of 2 MiB move, shadow", |c| pieces(c, "shadow")),
+    only("qemu-svm", "tiers: the machine's tables name the fast memory", named),
     only("qemu-svm", "tiers: what is only read is discarded, nested", |c| reads(c, "nested")).at_length(),
     only("qemu-svm", "tiers: what is only read is discarded, shadow", |c| reads(c, "shadow")).at_length(),
     only("qemu-svm", "tiers: a guest says what it wants", targets),
@@ -40,6 +43,75 @@ fn moves(context: &Context, mode: &str) -> Result<()> {
     ensure!(count("fast_frames") <= count("fast_share") && count("fast_share") == 1024, "{tiers}");
     ensure!(count("moved_in") == count("moved_out") + count("fast_frames"), "{tiers}");
     ensure!(count("discarded") <= count("moved_out"), "{tiers}");
+    Ok(())
+}
+
+/// The same with large leaves and room for all of them: they move as they are, and stay so.
+fn pieces(context: &Context, mode: &str) -> Result<()> {
+    let path = context.path("stats.json");
+    let put = format!("{}:/memlat", context.memlat.display());
+    let machine = [
+        "--mode",
+        mode,
+        "--fast-mem",
+        "96",
+        "--stats",
+        &path,
+        "--put",
+        &put,
+        "--exec",
+        "/memlat latency 8 3200",
+    ];
+    context.run(&machine)?.status(0)?.has(", right")?;
+    let tiers = read_stats(&path)?["guests"][0]["paging"]["tiers"].clone();
+    let count = |key: &str| tiers[key].as_u64().unwrap_or(0);
+    ensure!(count("pieces_in") >= 2 && count("pieces") >= 2, "{tiers}");
+    ensure!(count("moved_in") >= 512 * count("pieces_in") && count("piece_move_ticks") > 0, "{tiers}");
+    ensure!(count("moved_in") == count("moved_out") + count("fast_frames"), "{tiers}");
+    ensure!(count("fast_frames") >= 512 * count("pieces"), "{tiers}");
+    Ok(())
+}
+
+/// A machine with two nodes, of which its HMAT calls the second one faster: that is the fast memory, and pages move there. One whose nodes
+/// are alike has none, and says so.
+fn named(context: &Context) -> Result<()> {
+    let path = context.path("stats.json");
+    let put = format!("{}:/memlat", context.memlat.display());
+    let machine = |fast: &str| -> Vec<String> {
+        let mut words: Vec<String> =
+            ["--host-mem", "768", "--hv-arg", "fast-mem=auto"].map(str::to_owned).into();
+        let latency = |node, ns| {
+            format!(
+                "hmat-lb,initiator=0,target={node},hierarchy=memory,data-type=access-latency,latency={ns}"
+            )
+        };
+        for (option, value) in [
+            ("-machine", "hmat=on".to_owned()),
+            ("-object", "memory-backend-ram,size=640M,id=slow".to_owned()),
+            ("-object", "memory-backend-ram,size=128M,id=fast".to_owned()),
+            ("-numa", "node,nodeid=0,memdev=slow,initiator=0".to_owned()),
+            ("-numa", "node,nodeid=1,memdev=fast,initiator=0".to_owned()),
+            ("-numa", "cpu,node-id=0,socket-id=0".to_owned()),
+            ("-numa", latency(0, "300")),
+            ("-numa", latency(1, fast)),
+        ] {
+            words.extend([format!("--qemu-arg={option}"), format!("--qemu-arg={value}")]);
+        }
+        words
+    };
+    let run = |fast: &str, more: &[&str]| {
+        let words = machine(fast);
+        let words: Vec<&str> = words.iter().map(String::as_str).chain(more.iter().copied()).collect();
+        context.run(&words)
+    };
+    let program =
+        ["--nested-page", "4K", "--stats", &path, "--put", &put, "--exec", "/memlat latency 8 3200"];
+    run("100", &program)?.status(0)?.has(", right")?;
+    let tiers = read_stats(&path)?["guests"][0]["paging"]["tiers"].clone();
+    let count = |key: &str| tiers[key].as_u64().unwrap_or(0);
+    // Firmware and the guest's files have a part of the node's 128 MiB.
+    ensure!((24_000..=32_768).contains(&count("fast_share")) && count("moved_in") >= 500, "{tiers}");
+    run("300", &["--exec", "true"])?.status(0)?.says("no memory that is faster")?;
     Ok(())
 }
 

@@ -5,22 +5,42 @@
 //! ([`Migration::bring_in`]): before the processors have forgotten it, it stays where it was; after that, the access copies it.
 //! So an access waits for the copy of one page at most, and a page that is always in use moves all the same.
 //!
+//! A piece of 2 MiB moves as one, alone. Its pages are copied one by one, each under the lock, and a page becomes present before all are
+//! copied only if it is accessed.
+//!
 //! What must hold: a page is put back under the lock of this module, once, with the VM's memory locked at least for reading. The lock
 //! is a leaf.
 
 use alloc::boxed::Box;
 use alloc::vec::Vec;
 use core::fmt;
+use core::sync::atomic::{AtomicU32, Ordering};
 
 use spin::Mutex;
 
 use crate::arch::addr::{Gfn, Hfn};
 use crate::mem::pieces::OutOfMemory;
 
+/// Pages of a piece that moves as one: 2 MiB.
+pub const PIECE: u64 = 512;
+
 /// Copies frames of guest memory.
 pub trait CopyFrame: fmt::Debug + Send + Sync {
+    /// Frames that are about to get contents are the VM's.
+    fn claim(&self, _first: Hfn, _frames: u64) {}
+
     /// Makes the contents of `to` those of `from`. Nothing else reads or writes `to`, and nothing writes `from`.
     fn copy(&self, from: Hfn, to: Hfn);
+
+    /// The same for neighbours, one after the other, until `stop` is not 0; how many are copied, at least one.
+    fn copy_run(&self, from: Hfn, to: Hfn, frames: u64, stop: &AtomicU32) -> u64 {
+        let mut done = 0;
+        while done < frames && (done == 0 || stop.load(Ordering::Relaxed) == 0) {
+            self.copy(Hfn(from.0 + done), Hfn(to.0 + done));
+            done += 1;
+        }
+        done
+    }
 
     /// Clears a frame of fast memory that the VM gives back at its end.
     fn wipe(&self, frame: Hfn);
@@ -61,8 +81,58 @@ enum State {
     Moved,
 }
 
+/// A piece on its way; `page` and the frames are its first ones.
+#[derive(Debug)]
+struct Piece {
+    all: Move,
+    /// A bit for each page that is copied.
+    copied: [u64; (PIECE / 64) as usize],
+    /// It was accessed too early, and stays as a whole where it was.
+    stays: bool,
+}
+
+impl Piece {
+    /// Where it is going to be, and whether it is clean there.
+    fn place(&self) -> (Hfn, bool) {
+        match self.stays {
+            true => (self.all.from, self.all.way == Way::Discard),
+            false => (self.all.to, self.all.way == Way::In),
+        }
+    }
+
+    /// Copies a page that is not yet.
+    fn copy(&mut self, n: u64, copier: &dyn CopyFrame) {
+        if !self.is_copied(n) {
+            self.set_copied(n);
+            copier.copy(Hfn(self.all.from.0 + n), Hfn(self.all.to.0 + n));
+        }
+    }
+
+    fn is_copied(&self, n: u64) -> bool {
+        self.copied[(n / 64) as usize] >> (n % 64) & 1 != 0
+    }
+
+    fn set_copied(&mut self, n: u64) {
+        self.copied[(n / 64) as usize] |= 1 << (n % 64);
+    }
+
+    /// Marks a run, which [`Piece::next_run`] has named.
+    fn set_run_copied(&mut self, first: u64, count: u64) {
+        let mask = u64::MAX.checked_shr(64 - count as u32).unwrap_or(0);
+        self.copied[(first / 64) as usize] |= mask << (first % 64);
+    }
+
+    /// The first pages from `n` on that are not copied yet, neighbours, at most 64; and how many.
+    fn next_run(&self, n: u64) -> Option<(u64, u64)> {
+        let first = (n..PIECE).find(|n| !self.is_copied(*n))?;
+        let rest = self.copied[(first / 64) as usize] >> (first % 64);
+        Some((first, u64::from(rest.trailing_zeros()).min(64 - first % 64)))
+    }
+}
+
 #[derive(Debug, Default)]
 struct Batch {
+    piece: Option<Piece>,
     /// Sorted by page.
     moves: Vec<(Move, State)>,
     /// No processor can write the old frames.
@@ -75,6 +145,8 @@ struct Batch {
 #[derive(Debug)]
 pub struct Migration {
     batch: Mutex<Batch>,
+    /// Accesses that wait for the batch.
+    waiting: AtomicU32,
     copier: Box<dyn CopyFrame>,
 }
 
@@ -86,7 +158,11 @@ impl Migration {
     pub fn new(most: usize, copier: Box<dyn CopyFrame>) -> Result<Migration, OutOfMemory> {
         let mut moves = Vec::new();
         moves.try_reserve_exact(most).map_err(|_| OutOfMemory)?;
-        Ok(Migration { batch: Mutex::new(Batch { moves, is_copying: false, next: 0 }), copier })
+        Ok(Migration {
+            batch: Mutex::new(Batch { moves, piece: None, is_copying: false, next: 0 }),
+            waiting: AtomicU32::new(0),
+            copier,
+        })
     }
 
     /// Clears a frame that the VM gives back at its end.
@@ -97,12 +173,22 @@ impl Migration {
     /// A page is about to become absent, which it must until the caller unlocks the VM's memory. False: there is no room, and it must not.
     pub fn add(&self, page: Move) -> bool {
         let mut batch = self.batch.lock();
-        let has_room = batch.moves.len() < batch.moves.capacity();
+        let has_room = batch.moves.len() < batch.moves.capacity() && batch.piece.is_none();
         if has_room {
             let at = batch.moves.partition_point(|(other, _)| other.page.0 < page.page.0);
             batch.moves.insert(at, (page, State::OnItsWay));
         }
         has_room
+    }
+
+    /// The same for a piece of 2 MiB. False: something else is on its way.
+    pub fn add_piece(&self, all: Move) -> bool {
+        let mut batch = self.batch.lock();
+        let is_alone = batch.moves.is_empty() && batch.piece.is_none();
+        if is_alone {
+            batch.piece = Some(Piece { all, copied: Default::default(), stays: false });
+        }
+        is_alone
     }
 
     /// All processors have forgotten the pages.
@@ -113,8 +199,13 @@ impl Migration {
     /// Puts an absent page back, and has `attach` make it present in the P2m: in this frame, clean or not. If another processor was
     /// first, there is nothing to do.
     pub fn bring_in(&self, page: Gfn, attach: &mut dyn FnMut(Hfn, bool)) {
+        self.waiting.fetch_add(1, Ordering::Relaxed);
         let mut batch = self.batch.lock();
-        if let Ok(at) = batch.moves.binary_search_by_key(&page.0, |(other, _)| other.page.0) {
+        self.waiting.fetch_sub(1, Ordering::Relaxed);
+        let number = |piece: &Piece| page.0.checked_sub(piece.all.page.0).filter(|n| *n < PIECE);
+        if let Some(n) = batch.piece.as_ref().and_then(number) {
+            self.put_back_of_piece(&mut batch, n, attach);
+        } else if let Ok(at) = batch.moves.binary_search_by_key(&page.0, |(other, _)| other.page.0) {
             self.put_back(&mut batch, at, attach);
         }
     }
@@ -134,6 +225,53 @@ impl Migration {
         false
     }
 
+    fn put_back_of_piece(&self, batch: &mut Batch, n: u64, attach: &mut dyn FnMut(Hfn, bool)) {
+        let Batch { piece: Some(piece), is_copying, .. } = batch else { return };
+        piece.stays |= !*is_copying;
+        if !piece.stays && piece.all.way != Way::Discard {
+            piece.copy(n, &*self.copier);
+        }
+        let (frame, is_clean) = piece.place();
+        attach(Hfn(frame.0 + n), is_clean);
+    }
+
+    /// Copies what is left of a piece after [`Migration::forgotten`]. An access that waits for the lock gets it after each page, and so
+    /// does `between`, if there is one, which is called without the lock.
+    pub fn copy_piece(&self, mut between: Option<&mut dyn FnMut(u64)>) {
+        let is_copied = |piece: &&Piece| !piece.stays && piece.all.way != Way::Discard;
+        let to = self.batch.lock().piece.as_ref().filter(is_copied).map(|piece| piece.all.to);
+        let Some(to) = to else { return };
+        self.copier.claim(to, PIECE);
+        let mut n = 0;
+        let mut batch = self.batch.lock();
+        while let Some((first, most)) = batch.piece.as_ref().and_then(|piece| piece.next_run(n)) {
+            let Some(piece) = &mut batch.piece else { return };
+            let most = if between.is_some() { 1 } else { most };
+            let (from, to) = (Hfn(piece.all.from.0 + first), Hfn(piece.all.to.0 + first));
+            let done = self.copier.copy_run(from, to, most, &self.waiting);
+            piece.set_run_copied(first, done);
+            n = first + done;
+            if self.waiting.load(Ordering::Relaxed) != 0 || between.is_some() {
+                drop(batch);
+                between.iter_mut().for_each(|between| between(n - 1));
+                while self.waiting.load(Ordering::Relaxed) != 0 {
+                    core::hint::spin_loop();
+                }
+                batch = self.batch.lock();
+            }
+        }
+    }
+
+    /// Ends the move of a piece that is copied, with the VM's memory locked for writing. The piece, the first of the frames that it is to be
+    /// in now, and whether it is clean there.
+    pub fn end_piece(&self) -> Option<(Move, Hfn, bool)> {
+        let mut batch = self.batch.lock();
+        batch.is_copying = false;
+        let piece = batch.piece.take()?;
+        let (frame, is_clean) = piece.place();
+        Some((piece.all, frame, is_clean))
+    }
+
     fn put_back(&self, batch: &mut Batch, at: usize, attach: &mut dyn FnMut(Hfn, bool)) {
         let is_copying = batch.is_copying;
         let (page, state) = &mut batch.moves[at];
@@ -142,6 +280,7 @@ impl Migration {
         }
         if is_copying {
             if page.way != Way::Discard {
+                self.copier.claim(page.to, 1);
                 self.copier.copy(page.from, page.to);
             }
             *state = State::Moved;

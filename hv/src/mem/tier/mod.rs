@@ -6,10 +6,13 @@
 //! | module | holds |
 //! |---|---|
 //! | [`list`] | the hot pages, newest first |
+//! | [`large`] | pieces of 2 MiB |
 //! | [`policy`] | which pages are hot, and active |
 //! | [`sharing`] | how much of the fast memory is each VM's; E-states |
 //! | [`target`] | what a guest wants of it |
 //! | [`pool`] | the fast memory's frames |
+//! | [`task`] | what is to be done with a piece |
+//! | [`map`] | where its hot pages are, for samples |
 //! | [`migration`] | pages between two tiers |
 //!
 //! [`Tiers`] puts them together for one VM, still without tables and processors: after each sample of accesses [`Tiers::pass`] decides
@@ -17,15 +20,19 @@
 //!
 //! Locks: the one here is a leaf, and held for one pass at most; no page is copied under it.
 
+pub mod large;
 pub mod list;
+pub mod map;
 pub mod migration;
 pub mod policy;
 pub mod pool;
 pub mod sharing;
 mod state;
 pub mod target;
+pub mod task;
 #[cfg(test)]
 pub(crate) mod tests;
+mod view;
 
 use alloc::boxed::Box;
 use alloc::sync::Arc;
@@ -37,13 +44,16 @@ use abi::tiers::HotPolicy;
 use arrayvec::ArrayVec;
 use spin::Mutex;
 
+use self::large::PieceList;
 use self::list::{HotList, Placed, Side};
+use self::map::Map;
 use self::migration::{CopyFrame, Migration};
 use self::policy::{Bounds, Histogram};
 use self::pool::FastPool;
-use self::sharing::{Demand, Driver, EState, Target};
+use self::sharing::{Demand, Driver, EState};
 use self::state::State;
 use self::target::Wanted;
+pub use self::view::{Counts, View};
 use super::pager::Span;
 use super::pieces::OutOfMemory;
 use crate::arch::addr::{Gfn, Hfn};
@@ -109,54 +119,6 @@ pub enum Outcome {
     Pinned,
 }
 
-/// What has happened so far.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Counts {
-    /// Pages that went to fast memory.
-    pub moved_in: u64,
-    /// Pages that went back home.
-    pub moved_out: u64,
-    /// Of these, pages that were not copied, because they had not been written.
-    pub discarded: u64,
-    /// Moves that came to nothing because the page was accessed.
-    pub busy: u64,
-    /// Moves that the tables did not allow.
-    pub pinned: u64,
-    /// Pages that got on the list.
-    pub listed: u64,
-    /// Pages in slow memory that were taken off the list, inactive.
-    pub dropped: u64,
-    /// Hot pages that found the list full.
-    pub overflows: u64,
-    /// Large leaves that were split.
-    pub splits: u64,
-    /// Passes.
-    pub passes: u64,
-}
-
-/// What can be seen of a VM's tiers now.
-#[derive(Clone, Copy, Debug)]
-pub struct View {
-    /// Frames of fast memory that it has.
-    pub fast: u32,
-    /// Frames that it may have.
-    pub share: u32,
-    /// Its hot pages in slow memory.
-    pub waiting: u32,
-    /// Its working set in frames.
-    pub working_set: u32,
-    /// The ones from which on a page is hot.
-    pub hot: u8,
-    /// Its E-state, and whether a person has set it.
-    pub state: (EState, bool),
-    /// What its guest wants, and the calls by which it has said so.
-    pub target: (Option<Target>, u64),
-    /// Moves that are due.
-    pub pending: usize,
-    /// What has happened.
-    pub counts: Counts,
-}
-
 /// An E-state that the machine does not have.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TooMuch {
@@ -200,11 +162,14 @@ impl Tiers {
     ) -> Result<Tiers, OutOfMemory> {
         let mut pending = Vec::new();
         pending.try_reserve_exact(MAX_MOVES).map_err(|_| OutOfMemory)?;
+        let pieces = PieceList::new(span.pages(), pool.total())?;
         let list = HotList::new(span.pages(), Self::entries(span.pages(), pool.total()), pool.total())?;
         let migration = Arc::new(Migration::new(BATCH, copier)?);
         let share = pool.publish(vm, Some(demand))?;
         let state = State {
             list,
+            most_slow: Self::most_slow(span.pages(), pool.total()),
+            pieces,
             cursor: 0,
             bounds: Bounds::new(policy, &[0; 32], share),
             demand,
@@ -212,6 +177,8 @@ impl Tiers {
             share,
             pending,
             counts: Counts::default(),
+            last_is_piece: false,
+            map: Map::default(),
         };
         Ok(Tiers {
             pool,
@@ -230,9 +197,16 @@ impl Tiers {
         pages.min(fast.saturating_mul(2).saturating_add(MAX_SCAN))
     }
 
+    /// Of these, entries for pages that wait. The look at one group may take as many more.
+    fn most_slow(pages: u32, fast: u32) -> u32 {
+        let entries = Self::entries(pages, fast);
+        if entries == pages { pages } else { fast.saturating_add(MAX_SCAN - GROUP) }
+    }
+
     /// Bytes of host memory for a VM of `pages` pages beside `fast` frames of fast memory: 4 for each page, and 36 for each fast frame.
     pub fn bytes_for(pages: u32, fast: u32) -> usize {
-        HotList::bytes_for(pages, Self::entries(pages, fast), fast) + MAX_MOVES * 4
+        let list = HotList::bytes_for(pages, Self::entries(pages, fast), fast);
+        list + PieceList::bytes_for(pages, fast) + MAX_MOVES * 4
     }
 
     /// The machine's fast memory.
@@ -249,13 +223,14 @@ impl Tiers {
     pub fn view(&self) -> View {
         let state = self.state.lock();
         View {
-            fast: state.list.count(Side::Fast),
+            fast: state.fast(),
             share: state.share,
             waiting: state.list.count(Side::Slow),
             working_set: state.demand.working_set,
             hot: state.bounds.hot,
             state: (state.demand.e_state(), state.demand.is_set),
             target: (self.wanted.target(), self.wanted.calls()),
+            pieces: state.pieces.pages() / migration::PIECE as u32,
             pending: state.pending.len(),
             counts: state.counts,
         }
@@ -292,7 +267,7 @@ impl Tiers {
         let state = &mut **state;
         state.counts.passes += 1;
         state.demand.working_set = working_set;
-        state.demand.fast = state.list.count(Side::Fast);
+        state.demand.fast = state.fast();
         state.demand.waiting = state.list.count(Side::Slow);
         state.demand.target = self.wanted.target();
         if !state.demand.is_set {
@@ -302,13 +277,31 @@ impl Tiers {
         // The record was made when the VM began.
         state.share = self.pool.publish(self.vm, Some(state.demand)).unwrap_or(state.share);
         state.bounds = Bounds::new(self.policy, histogram, state.share);
+        state.pieces.begin(state.counts.passes);
         let splits = state.find(&self.span, heat);
         state.scan(&self.span, heat);
-        self.has_pending.store(!state.pending.is_empty(), Ordering::Relaxed);
+        state.find_cold(&self.span, heat);
+        self.show_pending(state);
         splits
     }
 
-    /// Whether [`Tiers::batch`] has something.
+    /// Takes a map of the VM's memory by the histories that the last pass has seen, for samples.
+    pub fn draw_map(&self, heat: &impl Heat, histogram: &Histogram) {
+        let mut state = self.state.lock();
+        state.map = Map::new(&self.span, heat, state.bounds.hot, histogram);
+    }
+
+    /// The last map.
+    pub fn map(&self) -> Map {
+        self.state.lock().map
+    }
+
+    fn show_pending(&self, state: &State) {
+        let any = !state.pending.is_empty() || state.pieces.has_plans();
+        self.has_pending.store(any, Ordering::Relaxed);
+    }
+
+    /// Whether [`Tiers::next_piece`] or [`Tiers::batch`] has something.
     #[inline]
     pub fn has_moves(&self) -> bool {
         self.has_pending.load(Ordering::Relaxed)
@@ -317,6 +310,7 @@ impl Tiers {
     /// The next pages to move. Each is to be [settled](Tiers::settle).
     pub fn batch(&self) -> ArrayVec<Wish, BATCH> {
         let mut state = self.state.lock();
+        state.last_is_piece = false;
         let mut wishes = ArrayVec::new();
         while !wishes.is_full()
             && let Some(number) = state.pending.pop()
@@ -328,7 +322,7 @@ impl Tiers {
                     wishes.push(Wish { page, fast, home: Some(Hfn(home.into())), number });
                 }
                 (Some(Side::Slow), _) => {
-                    let taken = state.list.count(Side::Fast) + ins(&wishes);
+                    let taken = state.fast() + ins(&wishes);
                     if taken >= state.share {
                         continue;
                     }
@@ -338,7 +332,7 @@ impl Tiers {
                 _ => {}
             }
         }
-        self.has_pending.store(!state.pending.is_empty(), Ordering::Relaxed);
+        self.show_pending(&state);
         wishes
     }
 
@@ -369,6 +363,13 @@ impl Tiers {
         }
     }
 
+    /// The last move, of a piece or of a batch of pages, took this many ticks of the host's TSC.
+    pub fn took(&self, ticks: u64) {
+        let mut state = self.state.lock();
+        let of = usize::from(state.last_is_piece);
+        state.counts.ticks[of] += ticks;
+    }
+
     /// Whether a frame can be a home: its number must fit the list. 16 TiB do.
     pub fn is_home(&self, frame: Hfn) -> bool {
         u32::try_from(frame.0).is_ok_and(|number| number != u32::MAX) && self.pool.number(frame).is_none()
@@ -383,10 +384,11 @@ fn ins(wishes: &[Wish]) -> u32 {
 impl Drop for Tiers {
     fn drop(&mut self) {
         let state = self.state.get_mut();
-        for (_, placed) in state.list.fast() {
-            if let Some(frame) = self.pool.frame(placed.fast) {
+        let runs = state.pieces.runs().flat_map(|first| first..first + migration::PIECE as u32);
+        for fast in state.list.fast().map(|(_, placed)| placed.fast).chain(runs) {
+            if let Some(frame) = self.pool.frame(fast) {
                 self.migration.wipe(frame);
-                self.pool.give_back(placed.fast);
+                self.pool.give_back(fast);
             }
         }
         let _the_record_is_there = self.pool.publish(self.vm, None);

@@ -38,14 +38,21 @@ impl Bounds {
         Bounds { policy, hot }
     }
 
+    /// The ones from which on a page of a piece of 2 MiB in fast memory is active.
+    pub fn least_active(&self) -> u8 {
+        match self.policy {
+            // Of the last 32 samples, where that of a single page are 30.
+            HotPolicy::Threshold => 1,
+            HotPolicy::Histogram => self.hot.saturating_sub(MARGIN).max(1),
+        }
+    }
+
     /// Whether a listed page with this history (bit 31 is the latest sample) is active, in the memory that it is in.
     pub fn is_active(&self, history: u32, side: Side) -> bool {
         match (self.policy, side) {
             (HotPolicy::Threshold, _) => history >> (32 - WINDOW) != 0,
             (HotPolicy::Histogram, Side::Slow) => history.count_ones() >= self.hot.into(),
-            (HotPolicy::Histogram, Side::Fast) => {
-                history.count_ones() >= u32::from(self.hot.saturating_sub(MARGIN).max(1))
-            }
+            (HotPolicy::Histogram, Side::Fast) => history.count_ones() >= u32::from(self.least_active()),
         }
     }
 }

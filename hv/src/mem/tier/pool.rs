@@ -9,6 +9,7 @@ use core::ops::Range;
 use abi::tiers::Sharing;
 use spin::Mutex;
 
+use super::migration::PIECE;
 use super::sharing::{Demand, divide};
 use crate::arch::addr::Hfn;
 use crate::mem::pieces::OutOfMemory;
@@ -22,6 +23,15 @@ struct State {
     count: u32,
     /// By the VM's number.
     demands: Vec<Option<Demand>>,
+}
+
+/// The words of the bitmap that have the frames of a piece, and which of their bits.
+fn words(number: u32) -> impl Iterator<Item = (usize, u64)> {
+    let (first, shift) = (number as usize / 64, number % 64);
+    let whole =
+        (0..PIECE as usize / 64).map(move |n| (first + n, u64::MAX << if n == 0 { shift } else { 0 }));
+    let rest = (shift != 0).then(|| (first + PIECE as usize / 64, (1 << shift) - 1));
+    whole.chain(rest)
 }
 
 /// See the module.
@@ -114,6 +124,45 @@ impl FastPool {
         *word &= *word - 1;
         state.count -= 1;
         Some(state.first as u32 * 64 + bit)
+    }
+
+    /// Takes 512 frames that begin at an address of 2 MiB: the last such run that is free, because single frames are taken from the first
+    /// on. The number of its first frame.
+    pub fn take_piece(&self) -> Option<u32> {
+        let mut state = self.state.lock();
+        if u64::from(state.count) < PIECE {
+            return None;
+        }
+        let mut end = self.total;
+        for range in self.ranges.iter().rev() {
+            let before = end - (range.end.0 - range.start.0) as u32;
+            let mut last = range.end.0 & !(PIECE - 1);
+            while last >= range.start.0 + PIECE {
+                last -= PIECE;
+                let number = before + (last - range.start.0) as u32;
+                if words(number).all(|(word, mask)| state.free[word] & mask == mask) {
+                    words(number).for_each(|(word, mask)| state.free[word] &= !mask);
+                    state.count -= PIECE as u32;
+                    return Some(number);
+                }
+            }
+            end = before;
+        }
+        None
+    }
+
+    /// Gives the frames of a piece back, as [`FastPool::give_back`] does one.
+    pub fn give_back_piece(&self, number: u32) {
+        let mut state = self.state.lock();
+        let is_taken = |(word, mask): (usize, u64)| state.free.get(word).is_some_and(|free| free & mask == 0);
+        if number.checked_add(PIECE as u32).is_none_or(|end| end > self.total) || !words(number).all(is_taken)
+        {
+            debug_assert!(false, "not all of the piece at {number} is taken");
+            return;
+        }
+        words(number).for_each(|(word, mask)| state.free[word] |= mask);
+        state.first = state.first.min(number as usize / 64);
+        state.count += PIECE as u32;
     }
 
     /// Gives a frame back, to which nothing leads any more, and in which is nothing that another VM must not see, or nothing that the

@@ -4,7 +4,10 @@ use alloc::vec::Vec;
 
 use arrayvec::ArrayVec;
 
+use super::large::PieceList;
 use super::list::{HotList, Side};
+use super::map::Map;
+use super::migration::PIECE;
 use super::policy::Bounds;
 use super::sharing::{Demand, Driver};
 use super::{Counts, GROUP, Grain, Heat, MAX_LOOK, MAX_MOVES, MAX_SCAN, MAX_SPLITS};
@@ -16,6 +19,10 @@ use crate::mem::pager::Span;
 pub struct State {
     /// The hot pages.
     pub list: HotList,
+    /// Pages in slow memory that may be on it.
+    pub most_slow: u32,
+    /// What is in fast memory by 2 MiB.
+    pub pieces: PieceList,
     /// The page at which the next look for hot pages begins.
     pub cursor: u32,
     /// What the last pass judged by.
@@ -30,6 +37,10 @@ pub struct State {
     pub pending: Vec<u32>,
     /// What has happened.
     pub counts: Counts,
+    /// The last that moved was a piece.
+    pub last_is_piece: bool,
+    /// Where its hot pages were, when samples wanted to know.
+    pub map: Map,
 }
 
 impl State {
@@ -37,14 +48,22 @@ impl State {
     pub fn find(&mut self, span: &Span, heat: &impl Heat) -> ArrayVec<Gfn, MAX_SPLITS> {
         let mut splits = ArrayVec::new();
         let pages = span.pages();
-        for _ in 0..pages.min(MAX_LOOK).div_ceil(GROUP) {
-            if self.list.is_full() {
+        let mut left = pages.min(MAX_LOOK);
+        while left > 0 {
+            // The rest of the entries is for pages of pieces that are split in fast memory.
+            if self.list.is_full() || self.list.count(Side::Slow) >= self.most_slow {
                 self.counts.overflows += 1;
                 break;
             }
             if self.cursor >= pages {
                 self.cursor = 0;
             }
+            if self.find_piece(span, heat) {
+                self.cursor += PIECE as u32;
+                left = left.saturating_sub(PIECE as u32);
+                continue;
+            }
+            left = left.saturating_sub(GROUP);
             let (start, first) = (self.cursor, span.page(self.cursor));
             self.cursor += GROUP;
             let mut hot = heat.hot(first, self.bounds.hot);
@@ -74,11 +93,15 @@ impl State {
     /// Looks at the oldest pages of both sides, and decides what moves.
     pub fn scan(&mut self, span: &Span, heat: &impl Heat) {
         self.pending.clear();
-        let (slow, fast) = (self.list.count(Side::Slow), self.list.count(Side::Fast));
+        let (slow, fast) = (self.list.count(Side::Slow), self.fast());
         let room = self.share.saturating_sub(fast);
         // Half for each side, and what one does not need for the other: pages in fast memory stay while there is room.
         let is_crowded = fast > self.share || slow.min(MAX_SCAN) > room;
-        let of_fast = if is_crowded { fast.min(MAX_SCAN.saturating_sub(slow).max(MAX_SCAN / 2)) } else { 0 };
+        let of_fast = if is_crowded {
+            self.list.count(Side::Fast).min(MAX_SCAN.saturating_sub(slow).max(MAX_SCAN / 2))
+        } else {
+            0
+        };
         let of_slow = slow.min(MAX_SCAN - of_fast);
         let mut wanted: ArrayVec<u32, MAX_MOVES> = ArrayVec::new();
         for _ in 0..of_slow {
@@ -90,7 +113,7 @@ impl State {
                 self.counts.dropped += 1;
             }
         }
-        let mut excess = fast.saturating_sub(self.share);
+        let mut excess = self.shrink_pieces(fast.saturating_sub(self.share));
         // Lazily: inactive pages stay as long as nothing wants their frames.
         let mut lacking = (wanted.len() as u32).saturating_sub(room);
         for _ in 0..of_fast {
@@ -109,6 +132,7 @@ impl State {
             }
             self.pending.push(number);
         }
+        self.make_room(span, heat, lacking);
         // Those that go are the last, and so the first to move: they make room.
         let outs = self.pending.len();
         let most = MAX_MOVES - outs;

@@ -14,7 +14,7 @@ const PAGES: u32 = 1024;
 
 /// Copies nothing: contents are the model's.
 #[derive(Debug)]
-struct NoBytes;
+pub(crate) struct NoBytes;
 
 impl CopyFrame for NoBytes {
     fn copy(&self, _: Hfn, _: Hfn) {}
@@ -22,9 +22,9 @@ impl CopyFrame for NoBytes {
 }
 
 /// Histories by page; all leaves of the pages in `large` are large.
-struct Table {
+pub(crate) struct Table {
     histories: BTreeMap<u64, u32>,
-    large: BTreeSet<u64>,
+    pub(crate) large: BTreeSet<u64>,
     large_grain: Grain,
 }
 
@@ -51,11 +51,11 @@ impl Heat for Table {
 }
 
 impl Table {
-    fn set(&mut self, page: u64, history: u32) {
+    pub(crate) fn set(&mut self, page: u64, history: u32) {
         self.histories.insert(page, history);
     }
 
-    fn histogram(&self) -> Histogram {
+    pub(crate) fn histogram(&self) -> Histogram {
         let mut histogram = [0; 32];
         for history in self.histories.values().filter(|history| **history != 0) {
             histogram[history.count_ones().min(31) as usize] += 1;
@@ -76,13 +76,17 @@ pub(crate) fn tiers(pool: &Arc<FastPool>, vm: usize, policy: HotPolicy) -> Tiers
     Tiers::new(pool.clone(), vm, demand, span, policy, Box::new(NoBytes)).unwrap()
 }
 
-fn home(page: Gfn) -> Hfn {
-    Hfn(page.0 + 5000)
+pub(crate) fn home(page: Gfn) -> Hfn {
+    Hfn(page.0 + 10 * 512)
 }
 
 /// Moves all that is due; where each page is follows in `places`.
 fn perform(tiers: &Tiers, places: &mut BTreeMap<u64, Hfn>, mut outcome: impl FnMut() -> Option<Outcome>) {
     while tiers.has_moves() {
+        // `large::tests` has pieces: here no run is large enough, and all that is joined is so already.
+        while let Some(wish) = tiers.next_piece() {
+            tiers.settle_piece(&wish, Outcome::Pinned, false);
+        }
         for wish in tiers.batch() {
             let from = places.get(&wish.page.0).copied().unwrap_or(home(wish.page));
             if let Some(other) = outcome() {

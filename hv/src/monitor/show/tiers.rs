@@ -75,6 +75,11 @@ pub fn tiers<V: Virt, M: HostMemory>(view: &View<'_, V, M>, answer: &mut dyn Wri
         counts.overflows,
         counts.splits,
         counts.passes
+    )?;
+    writeln!(
+        answer,
+        "by 2 MiB: {} there, moved in {}, out {}; small leaves joined {}",
+        now.pieces, counts.pieces_in, counts.pieces_out, counts.joins
     )
 }
 

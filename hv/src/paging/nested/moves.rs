@@ -7,7 +7,7 @@
 
 use super::*;
 use crate::arch::Access;
-use crate::arch::addr::Hfn;
+use crate::arch::addr::{Gfn, Hfn};
 use crate::mem::host_access::{HostAccess, VecHost};
 use crate::mem::tier::migration::{CopyFrame, Migration, Move, Way};
 use crate::paging::arena::Arena;
@@ -51,8 +51,12 @@ struct Machine<'a, F: Modelled> {
     /// Pages move between tiers, too.
     migration: Option<Arc<Migration>>,
     /// How often they have, and how often an access came too early for that.
-    /// And how many were discarded.
-    moved: [u64; 3],
+    /// And how many were discarded. The same of pieces of 2 MiB.
+    moved: [u64; 6],
+    /// Nothing is written at the moment.
+    is_quiet: bool,
+    /// Only pieces move between tiers.
+    pieces_only: bool,
 }
 
 /// Copies what each page holds, if it is to.
@@ -68,27 +72,43 @@ impl CopyFrame for Copier {
 }
 
 impl<'a, F: Modelled> Machine<'a, F> {
-    fn new(arena: &'a Arena, seed: u64, omits: Omits) -> Self {
+    fn new(arena: &'a Arena, seed: u64, omits: Omits, pieces_only: bool) -> Self {
         let mut p2m = P2m::new(arena).unwrap();
         let _nothing_yet = p2m.map_ram(GpaRange::new(Gpa(0), RAM).unwrap(), HOST, true).unwrap();
         let nested = Nested::new(arena, PageSize::Size2M, &p2m).unwrap();
         let mut random = Random(seed);
         let processors = (0..2 + random.draw() % 3).map(|_| Processor::new(F::VENDOR)).collect();
         let host = VecHost::new(HOST, 2 * RAM as usize);
-        let migration = (matches!(omits, Omits::Copy | Omits::Dirty) || random.once_in(2)).then(|| {
-            let copier = Copier((omits != Omits::Copy).then(|| host.clone()));
-            Arc::new(Migration::new(4, Box::new(copier)).unwrap())
-        });
+        let migration = (pieces_only || matches!(omits, Omits::Copy | Omits::Dirty) || random.once_in(2))
+            .then(|| {
+                let copier = Copier((omits != Omits::Copy).then(|| host.clone()));
+                Arc::new(Migration::new(4, Box::new(copier)).unwrap())
+            });
         migration.iter().for_each(|migration| p2m.set_migration(migration));
         let expected = [0; USED as usize];
-        Machine { arena, p2m, nested, processors, host, expected, random, omits, migration, moved: [0; 3] }
+        let moved = [0; 6];
+        let is_quiet = false;
+        Machine {
+            arena,
+            p2m,
+            nested,
+            processors,
+            host,
+            expected,
+            random,
+            omits,
+            migration,
+            moved,
+            is_quiet,
+            pieces_only,
+        }
     }
 
     /// A VCPU reads or writes a page.
     fn access(&mut self) -> Result<(), String> {
         let v = self.random.draw() as usize % self.processors.len();
         let page = self.random.draw() % USED;
-        let access = if self.random.once_in(2) { Access::WRITE } else { Access::READ };
+        let access = if !self.is_quiet && self.random.once_in(2) { Access::WRITE } else { Access::READ };
         let (gpa, root) = (Gpa(page * PAGE), self.nested.root().frame());
         let Ok(hpa) = self.processors[v].access(&self.arena, root, gpa, access) else {
             return match self.nested.fault(gpa, access, &self.p2m).unwrap() {
@@ -128,6 +148,10 @@ impl<'a, F: Modelled> Machine<'a, F> {
 
     fn move_page(&mut self) -> Result<(), String> {
         let page = self.random.draw() % USED;
+        self.move_this(page)
+    }
+
+    fn move_this(&mut self, page: u64) -> Result<(), String> {
         let range = GpaRange::page(Gpa(page * PAGE));
         let from = self.p2m.translate_to_write(range.start).writable().unwrap();
         let home = Hpa(HOST.0 + page * PAGE);
@@ -199,10 +223,68 @@ impl<'a, F: Modelled> Machine<'a, F> {
         }
     }
 
+    /// The first 2 MiB move between tiers as one, once all of them are in one place.
+    fn migrate_piece(&mut self) -> Result<(), String> {
+        let Some(migration) = self.migration.clone() else { return Ok(()) };
+        let place = |machine: &Self, page: u64| {
+            machine.p2m.peek(Gpa(page * PAGE)).readable().unwrap().0 - page * PAGE
+        };
+        for page in 0..USED {
+            if place(self, page) != place(self, 511) {
+                self.move_this(page)?;
+            }
+        }
+        let (from, is_clean, joined) = self.p2m.join(Gpa(0)).unwrap();
+        self.follow(joined);
+        let home = HOST.frame();
+        let (to, way) = match from == home {
+            true => (Hpa(HOST.0 + RAM).frame(), Way::In),
+            false if is_clean || self.omits == Omits::Dirty => (home, Way::Discard),
+            false => (home, Way::Back),
+        };
+        let change = self.p2m.take_out_piece(Gpa(0), from).unwrap();
+        assert!(migration.add_piece(Move { page: Gfn(0), from, to, way }));
+        self.follow(change);
+        if self.random.once_in(4) {
+            self.accesses()?;
+        }
+        migration.forgotten();
+        self.accesses()?;
+        let mut result = Ok(());
+        migration.copy_piece(Some(&mut |n| {
+            if result.is_ok() && n < 2 * USED {
+                result = self.accesses();
+            }
+        }));
+        result?;
+        let (piece, frame, is_clean) = migration.end_piece().unwrap();
+        let held: Vec<u64> = (0..USED).map(|n| self.host.load(Hpa(from.base().0 + n * PAGE))).collect();
+        assert!(self.p2m.put_piece(Gpa(0), frame, is_clean).is_some());
+        self.follow(joined);
+        let moved = frame != piece.from;
+        self.moved[3 + usize::from(!moved)] += 1;
+        self.moved[5] += u64::from(moved && piece.way == Way::Discard);
+        if moved && piece.way != Way::In {
+            (0..USED).for_each(|n| self.host.write(Hpa(from.base().0 + n * PAGE), &POISON.to_le_bytes()));
+        }
+        self.accesses()?;
+        let is_left = |n: u64| {
+            let now = self.host.load(Hpa(from.base().0 + n * PAGE));
+            now == if piece.way == Way::In { held[n as usize] } else { POISON }
+        };
+        if moved && !(0..USED).all(is_left) {
+            return Err(format!("a store went to {from:?}, which a piece has left"));
+        }
+        Ok(())
+    }
+
     fn step(&mut self) -> Result<(), String> {
         match self.random.draw() % 8 {
+            0 if self.pieces_only => self.migrate_piece()?,
+            1 if self.migration.is_some() && self.random.once_in(2) => self.migrate_piece()?,
             0 if self.migration.is_some() => self.migrate()?,
             0 | 1 => self.move_page()?,
+            4 => self.is_quiet = self.random.once_in(3),
             2 => {
                 let changed = self.p2m.merge(GpaRange::ALL);
                 self.follow(changed);
@@ -227,28 +309,33 @@ impl<'a, F: Modelled> Machine<'a, F> {
     }
 }
 
-fn run<F: Modelled>(omits: Omits, seed: u64) -> Result<[u64; 3], String> {
+fn run<F: Modelled>(omits: Omits, seed: u64, pieces_only: bool) -> Result<[u64; 6], String> {
     let arena = Arena::new(400);
-    let mut machine = Machine::<F>::new(&arena, seed, omits);
+    let mut machine = Machine::<F>::new(&arena, seed, omits, pieces_only);
     (0..200).try_for_each(|n| machine.step().map_err(|what| format!("seed {seed}, step {n}: {what}")))?;
     Ok(machine.moved)
 }
 
 #[test]
 fn memory_moves_under_several_vcpus() {
-    let mut moved = [0; 3];
+    let mut moved = [0; 6];
     for seed in 0..60 {
-        for more in [run::<Npt>(Omits::Nothing, seed).unwrap(), run::<Ept>(Omits::Nothing, seed).unwrap()] {
+        let pieces_only = seed % 4 == 0;
+        let run = [run::<Npt>, run::<Ept>].map(|run| run(Omits::Nothing, seed, pieces_only).unwrap());
+        for more in run {
             moved.iter_mut().zip(more).for_each(|(sum, more)| *sum += more);
         }
     }
     assert!(moved[0] > 1000 && moved[1] > 100 && moved[2] > 50, "{moved:?}");
+    assert!(moved[3] > 500 && moved[4] > 50 && moved[5] > 50, "{moved:?}");
 }
 
 #[test]
 fn moves_without_a_shootdown_or_protection_or_a_copy_are_found_out() {
     for omits in [Omits::Shootdown, Omits::Protect, Omits::Copy, Omits::Dirty] {
-        assert!((0..20).any(|seed| run::<Npt>(omits, seed).is_err()));
-        assert!((0..20).any(|seed| run::<Ept>(omits, seed).is_err()));
+        for pieces_only in [false, true] {
+            assert!((0..20).any(|seed| run::<Npt>(omits, seed, pieces_only).is_err()));
+            assert!((0..20).any(|seed| run::<Ept>(omits, seed, pieces_only).is_err()));
+        }
     }
 }

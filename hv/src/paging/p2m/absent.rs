@@ -30,9 +30,14 @@ impl<M: TableMemory> P2m<M> {
     /// now, and stays.
     pub fn evict(&mut self, page: Gpa, frame: Hfn) -> Option<Changed> {
         let home = self.evictable(page, frame)?;
-        let range = GpaRange::page(page);
-        // No table is needed: the leaf is one of 4 KiB since `map_absent`.
-        self.map(range, Hpa(range.start.0), P2mKind::Absent { home }).ok()
+        // No table is needed: the leaf is one of 4 KiB since `map_absent`. What the index and the change say is known without a look
+        // at the pages around, of which a batch would have to look at many.
+        let _software_tables_need_none =
+            self.table.set_page(page, Some((Hpa(page.0), P2mKind::Absent { home })))?;
+        self.directory.forget(page);
+        let mut was = OldFrames::NONE;
+        was.add(frame, 1);
+        Some(Changed { range: GpaRange::page(page), was })
     }
 
     /// Pages of it may move from now on: accesses to one that is absent ask `migration`. A VM has this or a pager.

@@ -6,7 +6,7 @@
 //! function, or an entry that is writable, has led.
 
 use super::{P2m, P2mEntry, P2mKind};
-use crate::arch::addr::{Gpa, Hfn, PageSize};
+use crate::arch::addr::{Gpa, Hfn, Hpa};
 use crate::mem::table_memory::TableMemory;
 use crate::paging::table::Found;
 
@@ -26,26 +26,31 @@ impl<M: TableMemory> P2m<M> {
         }
     }
 
-    /// Makes a clean page plain RAM; false: it is none, or another processor was first and it is RAM now. Without exclusive access and
+    /// Makes a clean page, or the piece of 2 MiB that it is in, plain RAM; false: it is none, or another processor was first and it is RAM now. Without exclusive access and
     /// a flush: entries that the engines have made of it only lack the right to write, and the next fault renews them.
     #[cold]
     #[inline(never)]
     pub(in crate::paging) fn let_write(&self, gpa: Gpa) -> bool {
-        let Some((home, frame)) = self.clean(gpa) else { return false };
-        let written = |kind| matches!(kind, P2mKind::Clean { .. }).then_some(P2mKind::ram(true, home));
+        if self.clean(gpa).is_none() {
+            return false;
+        }
+        let written = |kind| match kind {
+            P2mKind::Clean { home } => Some(P2mKind::ram(true, home)),
+            _ => None,
+        };
         // If another one was first the page is what it is to become.
-        let _first = self.table.fill_leaf(gpa, frame.base(), written);
+        let _first = self.table.change_leaf(gpa, written);
         true
     }
 
     /// The cache domain that a clean page is mapped to, if any, and its frame.
     fn clean(&self, gpa: Gpa) -> Option<(Option<u8>, Hfn)> {
         match self.table.walk(gpa) {
-            Found::Leaf(leaf) if leaf.size == PageSize::Size4K => match leaf.attr {
-                P2mKind::Clean { home } => Some((home, leaf.to.frame())),
+            Found::Leaf(leaf) => match leaf.attr {
+                P2mKind::Clean { home } => Some((home, Hpa(leaf.to.0 + (gpa.0 - leaf.gpa.0)).frame())),
                 _ => None,
             },
-            _ => None,
+            Found::Hole(_) => None,
         }
     }
 
@@ -78,14 +83,16 @@ impl<M: TableMemory> P2m<M> {
             P2mKind::Absent { home } => Some(P2mKind::ram(true, home)),
             _ => None,
         };
-        self.table.fill_leaf(page, frame.base(), present);
+        if !self.table.fill_leaf(page, frame.base(), present) && self.split_piece(page) {
+            self.table.fill_leaf(page, frame.base(), present);
+        }
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::arch::addr::{Hpa, PAGE_SIZE};
+    use crate::arch::addr::PAGE_SIZE;
     use crate::paging::arena::Arena;
     use crate::paging::range::GpaRange;
 

@@ -81,6 +81,11 @@ impl<M: TableMemory, F: PteFormat> Shadow<M, F> {
         self.pool.shadows(frame).next().is_some()
     }
 
+    /// Whether the 2 MiB that a frame is in hold a guest's table that is shadowed.
+    pub fn has_tables_near(&self, frame: Hfn) -> bool {
+        self.pool.has_tables_near(frame)
+    }
+
     /// Whether the memory in a frame is in use: it was accessed through these tables since the last time ([`Shadow::take_accessed`]),
     /// or holds a guest's table that is shadowed. Its loss would cost the faults that fill all its shadow pages again.
     pub fn take_in_use(&mut self, frame: Hfn) -> bool {

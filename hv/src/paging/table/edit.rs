@@ -200,7 +200,9 @@ impl<F: PteFormat, M: TableMemory> Table<F, M> {
                     (raw & (F::ACCESSED | F::DIRTY), attr.must_flush(new_attr))
                 }
                 (Entry::Leaf { attr, .. }, _) => (0, attr.is_present()),
-                (Entry::Table(child), Some(new)) if self.uniform(child, level - 1) == Some(new) => {
+                (Entry::Table(child), Some((to, _)))
+                    if F::HARDWARE && self.leads_to(child, level - 1, to) =>
+                {
                     (F::ACCESSED | F::DIRTY, true)
                 }
                 (Entry::Table(_), _) => (0, true),
@@ -249,8 +251,18 @@ impl<F: PteFormat, M: TableMemory> Table<F, M> {
         (0..ENTRIES).all(|index| self.memory.load(table, index) == 0)
     }
 
+    /// Whether the leaves of this table of `level`, as far as there are any, lead to the memory from `to` on. A leaf that takes their
+    /// place must not forget that it was accessed and written.
+    fn leads_to(&self, table: Hfn, level: u8, to: Hpa) -> bool {
+        (0..ENTRIES).all(|n| match F::decode(self.memory.load(table, n), level) {
+            Entry::Leaf { to: at, .. } => at.0 == to.0 + n as u64 * span(level),
+            Entry::Empty => true,
+            Entry::Table(_) => false,
+        })
+    }
+
     /// The one leaf that could stand for this whole table of `level`.
-    fn uniform(&self, table: Hfn, level: u8) -> Option<(Hpa, F::Attr)> {
+    pub(super) fn uniform(&self, table: Hfn, level: u8) -> Option<(Hpa, F::Attr)> {
         let Entry::Leaf { to: first, attr } = F::decode(self.memory.load(table, 0), level) else {
             return None;
         };

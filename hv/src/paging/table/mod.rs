@@ -13,6 +13,7 @@
 mod edit;
 #[cfg(test)]
 mod examples;
+mod piece;
 mod scan;
 #[cfg(test)]
 mod tests;

@@ -177,6 +177,20 @@ impl<F: PteFormat, M: TableMemory> Table<F, M> {
         }
     }
 
+    /// Gives the leaf for `gpa`, of any size, the attributes that `change` makes of its own; `None` keeps it. As
+    /// [`fill_leaf`](Self::fill_leaf).
+    pub fn change_leaf(&self, gpa: Gpa, change: impl Fn(F::Attr) -> Option<F::Attr>) -> bool {
+        let Some((table, index, mut raw, level)) = self.leaf_entry(gpa) else { return false };
+        loop {
+            let Entry::Leaf { to, attr } = F::decode(raw, level) else { return false };
+            let Some(new) = change(attr) else { return false };
+            match self.memory.compare_exchange(table, index, raw, F::leaf(to, level, new)) {
+                Ok(()) => return true,
+                Err(now) => raw = now,
+            }
+        }
+    }
+
     /// Where the leaf for `gpa` is: its table, index, value and level.
     fn leaf_entry(&self, gpa: Gpa) -> Option<(Hfn, usize, u64, u8)> {
         if !GpaRange::ALL.contains(gpa) {

@@ -202,13 +202,15 @@ pub struct Cell {
     pub end: f64,
     pub row: usize,
     pub colour: usize,
+    /// From 0, which is not seen, to 1.
+    pub strength: f64,
 }
 
-/// Draws a map of this number of rows, whose axis ends at `top`.
+/// Draws a map of this number of rows, whose axis ends at `top` of its unit.
 ///
 /// # Errors
 /// The library cannot draw it.
-pub fn map(cells: &[Cell], rows: usize, top: f64, end: f64) -> Result<String> {
+pub fn map(cells: &[Cell], rows: usize, (top, unit): (f64, &str), end: f64) -> Result<String> {
     let high = top.max(1e-3);
     let row = high / rows.max(1) as f64;
     let body = |area: &Area<'_>| -> Drawn<Box4> {
@@ -216,7 +218,7 @@ pub fn map(cells: &[Cell], rows: usize, top: f64, end: f64) -> Result<String> {
         chart
             .configure_mesh()
             .x_desc("seconds")
-            .y_desc("MiB")
+            .y_desc(unit)
             .disable_mesh()
             .y_labels(6)
             .x_labels(12)
@@ -227,9 +229,40 @@ pub fn map(cells: &[Cell], rows: usize, top: f64, end: f64) -> Result<String> {
             .draw()?;
         let cells = cells.iter().map(|it| {
             let corners = [(it.begin, it.row as f64 * row), (it.end, (it.row + 1) as f64 * row)];
-            Rectangle::new(corners, colour(it.colour).filled())
+            Rectangle::new(corners, colour(it.colour).mix(it.strength).filled())
         });
         chart.draw_series(cells)?;
+        let (x, y) = chart.plotting_area().get_pixel_range();
+        Ok([x.start, x.end, y.start, y.end])
+    };
+    Ok(draw((WIDTH, HEIGHT), body)?.0)
+}
+
+/// Draws MiB by the samples of 32 in which they were accessed; from `hot` on they have another colour.
+///
+/// # Errors
+/// The library cannot draw it.
+pub fn bars(bars: &[f64], hot: usize) -> Result<String> {
+    let top = bars.iter().copied().fold(0.0, f64::max).max(1e-3) * 1.08;
+    let body = |area: &Area<'_>| -> Drawn<Box4> {
+        let mut chart = over_time(area, 8, bars.len().max(1) as f64, top)?;
+        chart
+            .configure_mesh()
+            .x_desc("samples")
+            .y_desc("MiB")
+            .disable_x_mesh()
+            .x_label_formatter(&label)
+            .y_label_formatter(&label)
+            .axis_style(GRID)
+            .bold_line_style(GRID)
+            .light_line_style(TRANSPARENT)
+            .label_style(font(13))
+            .draw()?;
+        let bars = bars.iter().enumerate().map(|(n, value)| {
+            let corners = [(n as f64 + 0.1, 0.0), (n as f64 + 0.9, *value)];
+            Rectangle::new(corners, colour(usize::from(n >= hot)).filled())
+        });
+        chart.draw_series(bars)?;
         let (x, y) = chart.plotting_area().get_pixel_range();
         Ok([x.start, x.end, y.start, y.end])
     };

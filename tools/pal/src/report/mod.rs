@@ -5,6 +5,7 @@
 
 pub mod chart;
 pub mod figures;
+mod heat;
 pub mod page;
 mod regions;
 mod tiers;

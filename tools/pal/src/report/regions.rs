@@ -42,8 +42,13 @@ fn cells(moments: &[(f64, f64, &Regions)]) -> Vec<Cell> {
                 (Some(cell), Some(cache)) if cell.colour == usize::from(cache) => cell.end = *end,
                 (_, cache) => {
                     all.extend(open.take());
-                    open =
-                        cache.map(|cache| Cell { begin: *begin, end: *end, row: bin, colour: cache.into() });
+                    open = cache.map(|cache| Cell {
+                        begin: *begin,
+                        end: *end,
+                        row: bin,
+                        colour: cache.into(),
+                        strength: 1.0,
+                    });
                 }
             }
         }
@@ -149,7 +154,7 @@ pub fn section(all: &[Series<'_>], end: f64) -> Result<String> {
             html,
             "<figure>{}</figure><p>Memory by its address, from 0 below to {mib} MiB above: the cache that it is mapped to. What is \
              not marked is open in all.</p>",
-            chart::map(&cells, bins, mib, end)?
+            chart::map(&cells, bins, (mib, "MiB"), end)?
         );
         let sizes = sizes(&moments);
         if sizes.iter().flat_map(|(_, steps)| steps).any(|step| step.2 > 0.0)

@@ -8,6 +8,7 @@ use serde_json::{Value, json};
 use super::{
     chart::{self, COLOURS},
     figures::{Series, Step},
+    heat,
     page::escape,
 };
 use crate::samples::memory::{Pager, Tiers};
@@ -168,6 +169,7 @@ pub fn section(all: &[Series<'_>], end: f64) -> Result<String> {
         );
         html += &figure(&seen, &FAST, Shows::Size, end)?;
         html += &figure(&seen, &MOVES, Shows::Rate, end)?;
+        html += &heat::section(&seen, end)?;
     }
     let mut has_head = false;
     for (series, seen) in all.iter().map(|series| (series, evicted(series))) {
@@ -246,7 +248,7 @@ mod tests {
         let runs = [run()];
         let all = figures::series(&runs);
         let html = section(&all, 4.0).unwrap();
-        assert_eq!(html.matches("<svg").count(), 4, "{html}");
+        assert_eq!(html.matches("<svg").count(), 6, "{html}");
         for part in [
             "At the end 3.0 of 4.0 MiB; hot pages on the list: 1024, of them in slow memory 256.",
             "Pages moved in 60, out 20, of which 8 were discarded.",

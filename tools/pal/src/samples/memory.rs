@@ -35,6 +35,26 @@ pub struct Tiers {
     pub moved_out: u64,
     /// Of these, pages that were not copied.
     pub discarded: u64,
+    /// The samples of 32 from which on a page is hot.
+    pub hot: u64,
+    /// Of each part of its memory, the pages that were accessed in the last 32 samples, in 255ths; empty if the line does not tell.
+    pub accessed: Vec<u8>,
+    /// The same of hot pages.
+    pub hot_parts: Vec<u8>,
+    /// Pages by the samples of 32 in which they were accessed, 0 not counted.
+    pub histogram: Vec<u64>,
+}
+
+/// The longest array that is read.
+const LONGEST: usize = 1024;
+
+/// A bounded array of numbers.
+fn numbers(value: &Value) -> impl Iterator<Item = u64> + '_ {
+    value.as_array().into_iter().flatten().take(LONGEST).map(number)
+}
+
+fn parts(value: &Value) -> Vec<u8> {
+    numbers(value).map(|part| u8::try_from(part).unwrap_or(u8::MAX)).collect()
 }
 
 /// What an overcommitted VM has in frames and compressed at a moment, and what went out and came in in a time.
@@ -87,6 +107,10 @@ impl Tiers {
             moved_in: number(&line["moved_in"]),
             moved_out: number(&line["moved_out"]),
             discarded: number(&line["discarded"]),
+            hot: number(&line["hot"]).min(32),
+            accessed: parts(&line["accessed"]),
+            hot_parts: parts(&line["hot_parts"]),
+            histogram: numbers(&line["histogram"]).collect(),
         })
     }
 
@@ -122,7 +146,7 @@ pub mod tests {
     /// A VM with 3 of 4 MiB of fast memory.
     pub const TIERS: &str = r#"{"v":1,"t":"tiers","vm":"a","time_ns":9,"machine_ns":2000000000,"span_ns":100000000,"e_state":2,"set":true,
         "hot":22,"total":2048,"free":512,"share":1024,"fast":768,"waiting":256,"working_set":2560,"target":950,"moved_in":30,
-        "moved_out":10,"discarded":4,"stayed":1}"#;
+        "moved_out":10,"discarded":4,"stayed":1,"accessed":[255,0,9],"hot_parts":[128,0,0],"histogram":[0,256,512]}"#;
     /// A VM with 64 of 80 MiB in frames.
     pub const PAGER: &str = r#"{"v":1,"t":"pager","vm":"a","time_ns":9,"machine_ns":2000000000,"span_ns":100000000,"resident":16384,
         "resident_limit":16384,"stored":4096,"store":1024,"store_limit":8192,"faults":50,"refaults":40,"came_in":45,
@@ -142,6 +166,8 @@ pub mod tests {
             (1024, Some("E2 set"), Some(950))
         );
         assert_eq!([tiers.moved_in, tiers.moved_out, tiers.discarded], [30, 10, 4]);
+        assert_eq!((&tiers.accessed[..], &tiers.hot_parts[..]), (&[255, 0, 9][..], &[128, 0, 0][..]));
+        assert_eq!((tiers.hot, &tiers.histogram[..]), (22, &[0, 256, 512][..]));
         let other = TIERS.replace("\"e_state\":2,\"set\":true", "\"e_state\":null").replace("950", "null");
         let Line::Tiers(other) = names.read(other.as_bytes()) else { panic!("{other}") };
         assert_eq!((other.state(), other.target), (None, None));

@@ -20,8 +20,8 @@ pub const RAM: u64 = 0x40_0000;
 pub const TABLES: u64 = 19;
 /// Bytes of them.
 pub const TABLE_BYTES: u64 = TABLES * PAGE_SIZE;
-/// Host memory: that of the guest, and a second place for each table.
-pub const HOST_BYTES: u64 = RAM + TABLE_BYTES;
+/// Host memory: that of the guest, and a second place for each table, and for all that is in the 2 MiB with them.
+pub const HOST_BYTES: u64 = RAM + (2 << 20);
 /// The page of PAE's page-directory pointers.
 const POINTERS: u64 = 12;
 
@@ -120,6 +120,24 @@ pub fn migrates(page: u64, p2m: &Guest) -> Option<Move> {
         false => (home, Way::Back),
     };
     Some(Move { page: at.frame(), from, to, way })
+}
+
+/// The 2 MiB with the tables, which may go to their other place as one.
+pub fn migrates_whole(p2m: &Guest) -> Option<Move> {
+    let (from, is_clean) = p2m.movable_piece(Gpa(0))?;
+    let [home, fast] = [HOST.0, HOST.0 + RAM].map(|base| Hpa(base).frame());
+    let (to, way) = match from == home {
+        true => (fast, Way::In),
+        false if is_clean => (home, Way::Discard),
+        false => (home, Way::Back),
+    };
+    Some(Move { page: Gpa(0).frame(), from, to, way })
+}
+
+/// All of the guest's memory is at its first place again.
+pub fn all_home(p2m: &mut Guest) -> Changed {
+    let all = GpaRange { start: Gpa(0), end: Gpa(RAM) };
+    p2m.map_ram(all, HOST, true).expect("the arena is large")
 }
 
 /// What is at `from` is at `to` as well.

@@ -1,6 +1,6 @@
 //! The machine under test: guest memory, both engines, and the modelled processor of each.
 
-use super::layout::{HOST, HOST_BYTES, TABLES};
+use super::layout::{HOST, RAM, TABLES};
 use super::twins::Omits;
 use super::two_dimensional::TwoDimensional;
 use super::{Guest, Outcome, Walked, by_p2m, recent};
@@ -379,11 +379,8 @@ impl<'a, F: Modelled> Machine<'a, F> {
         }
         let memory = Walked::new(p2m, &self.host, !self.walks_rom);
         self.shadow.check(p2m, &memory, state).map_err(|disagreement| disagreement.to_string())?;
-        for page in 0..HOST_BYTES / PAGE_SIZE {
-            // Tables lie at the beginning and at the end.
-            if (TABLES..HOST_BYTES / PAGE_SIZE - TABLES).contains(&page) {
-                continue;
-            }
+        // Both places of the tables.
+        for page in (0..TABLES).chain(RAM / PAGE_SIZE..RAM / PAGE_SIZE + TABLES) {
             let frame = Hfn(HOST.frame().0 + page);
             if self.shadow.pool.is_write_protected(frame) && self.processor.can_write(frame.base()) {
                 return Err(format!("{frame:?}, a write-protected table, is remembered as writable"));

@@ -7,12 +7,12 @@
 use super::layout::{self, page_at};
 use super::twins::Omits;
 use super::{Guest, Oracle};
-use crate::arch::addr::{Gfn, Hfn, PAGE_SIZE};
+use crate::arch::addr::{Gfn, Gpa, Hfn, PAGE_SIZE};
 use crate::mem::host_access::{HostAccess, VecHost};
-use crate::mem::tier::migration::{CopyFrame, Migration, Move, Way};
+use crate::mem::tier::migration::{CopyFrame, Migration, Move, PIECE, Way};
 use crate::paging::model::Modelled;
 use crate::paging::random::Random;
-use crate::paging::range::Changed;
+use crate::paging::range::{Changed, GpaRange, OldFrames};
 use std::cell::RefCell;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -130,7 +130,117 @@ impl Mover {
     }
 }
 
+/// The 2 MiB with the tables, while they move as one.
+impl Mover {
+    /// The first step, if they are in one place: they become absent.
+    pub fn take_piece_out(&self, p2m: &mut Guest, omits: Omits) -> Option<Changed> {
+        // Small leaves in one place are as good.
+        let _the_same_translations = p2m.join(Gpa(0));
+        let mut piece = layout::migrates_whole(p2m)?;
+        if omits == Omits::DiscardDirty && piece.way == Way::Back {
+            piece.way = Way::Discard;
+        }
+        let change = p2m.take_out_piece(piece.page.base(), piece.from).expect("it was just there");
+        assert!(self.migration.add_piece(piece));
+        *self.moves.borrow_mut() = vec![piece];
+        Some(change)
+    }
+
+    /// All processors have forgotten them; what the old frames hold.
+    pub fn piece_forgotten(&self, host: &VecHost, omits: Omits) -> Vec<u8> {
+        self.forgets.store(omits == Omits::LoseCopy, Ordering::Relaxed);
+        self.migration.forgotten();
+        piece_at(host, self.moves.borrow()[0].from)
+    }
+
+    /// Page `n` has been copied.
+    ///
+    /// # Errors
+    /// It is not as it was, and nothing has accessed it.
+    pub fn check_piece(&self, p2m: &Guest, host: &VecHost, held: &[u8], n: u64) -> Result<(), String> {
+        let piece = self.moves.borrow()[0];
+        let at = Gpa(n * PAGE_SIZE);
+        let (now, is_absent) = (page_at(host, Hfn(piece.to.0 + n).base()), p2m.peek(at).readable().is_none());
+        let was = &held[at.0 as usize..][..PAGE_SIZE as usize];
+        // Table pages alone have contents.
+        if is_absent && now != was {
+            Err(format!("{at} has come to {:?} with other contents", piece.to))
+        } else {
+            Ok(())
+        }
+    }
+
+    /// The last step: they are present, as one leaf.
+    ///
+    /// # Errors
+    /// A store has reached the old frames since [`Mover::piece_forgotten`].
+    pub fn end_piece(&self, p2m: &mut Guest, host: &VecHost, held: &[u8]) -> Result<Changed, String> {
+        let (piece, frame, is_clean) = self.migration.end_piece().expect("it was added");
+        let _may_be_in_parts = p2m.put_piece(piece.page.base(), frame, is_clean);
+        if frame != piece.from {
+            if piece_at(host, piece.from) != held {
+                return Err("a store to the piece went to its old frames after the flush".into());
+            }
+            if piece.way != Way::In {
+                self.hosts.iter().for_each(|host| host.fill(piece.from.base(), PIECE * PAGE_SIZE, 0xa5));
+            }
+        }
+        let range = GpaRange::new(piece.page.base(), PIECE * PAGE_SIZE).expect("a small range");
+        Ok(Changed { range, was: OldFrames::NONE })
+    }
+}
+
+fn piece_at(host: &VecHost, at: Hfn) -> Vec<u8> {
+    let mut bytes = vec![0; (PIECE * PAGE_SIZE) as usize];
+    host.read(at.base(), &mut bytes);
+    bytes
+}
+
 impl<F: Modelled> Oracle<'_, F> {
+    /// The same for 2 MiB as one.
+    fn migrate_piece(&mut self, mover: &Mover, random: &mut Random) -> Result<(), String> {
+        if random.once_in(2) {
+            let changed = layout::all_home(&mut self.p2m);
+            self.p2m_changed(&[changed]);
+        }
+        self.compare()?;
+        let omits = self.machine.omits;
+        let Some(change) = mover.take_piece_out(&mut self.p2m, omits) else { return Ok(()) };
+        self.log(|| format!("    moving: {:x?}", mover.moves.borrow()));
+        if omits == Omits::MoveFlush {
+            self.machine.omits = Omits::Flush;
+        }
+        self.p2m_changed(&[change]);
+        self.machine.omits = omits;
+        let probe = random.draw() as usize % self.probes.len();
+        let access = random.access(self.state.cpl);
+        if random.once_in(4) {
+            self.access(probe, self.probes[probe].gva, access)?;
+            self.compare()?;
+        }
+        let held = mover.piece_forgotten(&self.machine.host, omits);
+        let mut result = Ok(());
+        let early = random.draw() % (2 * PIECE);
+        mover.migration.clone().copy_piece(Some(&mut |n| {
+            if result.is_ok() {
+                result = mover.check_piece(&self.p2m, &self.machine.host, &held, n);
+            }
+            if result.is_ok() && n == early {
+                result = self
+                    .access(probe, self.probes[probe].gva, access)
+                    .map(drop)
+                    .and_then(|()| self.compare());
+            }
+        }));
+        result?;
+        self.access(probe, self.probes[probe].gva, access)?;
+        let host = self.machine.host.clone();
+        let changed = mover.end_piece(&mut self.p2m, &host, &held)?;
+        self.p2m_changed(&[changed]);
+        self.access(probe, self.probes[probe].gva, access)?;
+        Ok(())
+    }
+
     /// As `vm::tiers` does it: pages leave the P2m and the tables, are copied, and come back elsewhere.
     pub(super) fn migrate(&mut self, random: &mut Random) -> Result<(), String> {
         let Some(mover) = self.mover.take() else { return Ok(()) };
@@ -140,6 +250,9 @@ impl<F: Modelled> Oracle<'_, F> {
     }
 
     fn migrate_with(&mut self, mover: &Mover, random: &mut Random) -> Result<(), String> {
+        if random.once_in(6) {
+            return self.migrate_piece(mover, random);
+        }
         self.compare()?;
         let changes = mover.take_out(&mut self.p2m, None, self.machine.omits, random);
         self.log(|| format!("    moving: {:x?}", mover.moves.borrow()));

@@ -78,6 +78,9 @@ fn tiers(samples: &mut Samples, now: Tiers) -> Map<String, Value> {
         ("fast", json!(now.fast)),
         ("waiting", json!(now.waiting)),
         ("working_set", json!(now.working_set)),
+        ("accessed", json!(&now.accessed[..])),
+        ("hot_parts", json!(&now.hot_parts[..])),
+        ("histogram", json!(now.histogram)),
         ("target", json!((now.target != 0).then_some(now.target))),
     ] {
         line.insert(key.to_owned(), value);
@@ -136,7 +139,8 @@ mod tests {
             first,
             json!({ "v": 1, "t": "tiers", "vm": "b", "time_ns": 1000, "machine_ns": 0, "span_ns": 1000, "moved_in": 15,
                 "moved_out": 5, "discarded": 0, "stayed": 1, "e_state": 3, "set": false, "hot": 0, "total": 100, "free": 0,
-                "share": 60, "fast": 40, "waiting": 7, "working_set": 0, "target": null })
+                "share": 60, "fast": 40, "waiting": 7, "working_set": 0, "target": null,
+                "accessed": vec![0; 64], "hot_parts": vec![0; 64], "histogram": vec![0; 32] })
         );
         let second = read(2000, 2000, 9);
         let of = |line: &Value, keys: [&str; 5]| keys.map(|key| line[key].clone());

@@ -91,6 +91,9 @@ impl<F: Modelled> Several<F> {
     pub(super) fn migrate(&mut self, v: usize, random: &mut Random) -> Result<(), Fault> {
         let world = self.world.clone();
         let Some(mover) = &world.mover else { return Ok(()) };
+        if random.once_in(6) {
+            return self.migrate_piece(v, random);
+        }
         let omits = world.omits.get();
         // What a VCPU's processor remembers is among what moves: this one's, or another's, which has to be told.
         let others = world.cpus.len() - 1;
@@ -135,6 +138,65 @@ impl<F: Modelled> Several<F> {
             let probe = probe % world.cpus[v].borrow().probes.len();
             self.access(v, probe, Access::READ)?;
         }
+        self.check()
+    }
+
+    /// The same for 2 MiB as one.
+    pub(super) fn migrate_piece(&mut self, v: usize, random: &mut Random) -> Result<(), Fault> {
+        let world = self.world.clone();
+        let Some(mover) = &world.mover else { return Ok(()) };
+        let omits = world.omits.get();
+        if random.once_in(2) {
+            self.edit(v, |p2m| Ok(vec![layout::all_home(p2m)]));
+        }
+        let others = world.cpus.len() - 1;
+        let w = if others > 0 { (v + 1 + random.draw() as usize % others) % world.cpus.len() } else { v };
+        let probe = random.draw() as usize % world.cpus[w].borrow().probes.len();
+        self.enter(w);
+        self.access(w, probe, Access::READ)?;
+        self.enter(v);
+        let mut goes = false;
+        if omits == Omits::MoveFlush {
+            world.omits.set(Omits::Flush);
+        }
+        self.edit(v, |p2m| {
+            let change = mover.take_piece_out(p2m, omits);
+            goes = change.is_some();
+            Ok(change.into_iter().collect())
+        });
+        world.omits.set(omits);
+        if !goes {
+            return Ok(());
+        }
+        if random.once_in(3) {
+            world.race();
+        }
+        let held = mover.piece_forgotten(&world.host, omits);
+        (0..2).for_each(|_| world.race());
+        let mut result = Ok(());
+        let every = 1 + random.draw() % 300;
+        mover.migration.copy_piece(Some(&mut |n| {
+            if result.is_ok() {
+                result = mover.check_piece(&world.p2m.borrow(), &world.host, &held, n);
+            }
+            if n % every == 0 {
+                world.race();
+            }
+        }));
+        result?;
+        let mut end = Ok(());
+        self.edit(v, |p2m| match mover.end_piece(p2m, &world.host, &held) {
+            Ok(changed) => Ok(vec![changed]),
+            Err(what) => {
+                end = Err(what);
+                Ok(Vec::new())
+            }
+        });
+        end?;
+        if w != v {
+            world.read_again(w, probe)?;
+        }
+        (0..2).for_each(|_| world.race());
         self.check()
     }
 

@@ -1,0 +1,137 @@
+//! Pieces of 2 MiB as `vm::tiers` gets them: what is to be done with each, and what became of it.
+
+use super::large::{JOINED, PAGES, Piece, Plan, REFUSED};
+use super::list::Placed;
+use super::migration::PIECE;
+use super::state::State;
+use super::{Outcome, Tiers};
+use crate::arch::addr::{Gfn, Hfn};
+
+/// What is to be done with a piece.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Task {
+    /// To move to fast memory, into the run from this frame on.
+    In(Hfn),
+    /// To move home.
+    Back {
+        /// Its first frame in fast memory.
+        fast: Hfn,
+        /// Its first frame at home.
+        home: Hfn,
+    },
+    /// Its leaves are to be one, where it is.
+    Join,
+    /// Its leaves are to be small, where it is.
+    Split,
+}
+
+/// A piece, and what is to be done with it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PieceWish {
+    /// The first page.
+    pub page: Gfn,
+    /// What is to be done.
+    pub task: Task,
+    number: u32,
+    is_known: bool,
+}
+
+impl Tiers {
+    /// The next piece to be moved, split or joined, before all pages. It is to be [settled](Tiers::settle_piece).
+    pub fn next_piece(&self) -> Option<PieceWish> {
+        let mut state = self.state.lock();
+        let state = &mut **state;
+        let mut found = None;
+        while found.is_none()
+            && let Some((number, plan)) = state.pieces.next_plan()
+        {
+            let page = self.span.page(number);
+            let wish = |task, is_known| Some(PieceWish { page, task, number, is_known });
+            found = match plan {
+                Plan::In { is_known } => {
+                    let has_room = state.fast().saturating_add(PAGES) <= state.share;
+                    let run = if has_room { self.pool.take_piece() } else { None };
+                    if run.is_none() {
+                        state.pieces.block();
+                    }
+                    run.and_then(|fast| self.pool.frame(fast)).and_then(|fast| wish(Task::In(fast), is_known))
+                }
+                Plan::Back => state.pieces.get(number).and_then(|piece| {
+                    let (fast, home) = (self.pool.frame(piece.fast)?, Hfn(piece.home.into()));
+                    wish(Task::Back { fast, home }, piece.is_known)
+                }),
+                Plan::Join => wish(Task::Join, true),
+                Plan::Split => {
+                    state.demote(number);
+                    state.counts.splits += 1;
+                    wish(Task::Split, false)
+                }
+            };
+        }
+        state.last_is_piece = matches!(found, Some(PieceWish { task: Task::In(_) | Task::Back { .. }, .. }));
+        self.show_pending(state);
+        found
+    }
+
+    /// What became of a piece. `is_whole`: it has one leaf now, and had more before if it was to be joined.
+    pub fn settle_piece(&self, wish: &PieceWish, outcome: Outcome, is_whole: bool) {
+        let mut state = self.state.lock();
+        let state = &mut **state;
+        let number = wish.number;
+        match (wish.task, outcome) {
+            (Task::In(fast), Outcome::Moved(home)) => {
+                state.counts.moved_in += PIECE;
+                state.counts.pieces_in += 1;
+                let Some(fast) = self.pool.number(fast) else { return };
+                state.unlist(number);
+                // `is_home` has refused others.
+                state.pieces.add(Piece { number, fast, home: home.0 as u32, is_known: wish.is_known });
+                if !is_whole {
+                    state.demote(number);
+                }
+            }
+            (Task::In(fast), _) => {
+                self.pool.number(fast).into_iter().for_each(|fast| self.pool.give_back_piece(fast));
+                state.not_moved(number, outcome);
+            }
+            (Task::Back { .. }, Outcome::Moved(_) | Outcome::Discarded) => {
+                state.counts.moved_out += PIECE;
+                state.counts.pieces_out += 1;
+                state.counts.discarded += if outcome == Outcome::Discarded { PIECE } else { 0 };
+                if let Some(piece) = state.pieces.remove(number) {
+                    self.pool.give_back_piece(piece.fast);
+                }
+            }
+            (Task::Back { .. }, _) => {
+                state.not_moved(number, outcome);
+                if outcome == Outcome::Pinned {
+                    // Its pages go one by one, those that can.
+                    state.demote(number);
+                }
+            }
+            (Task::Join, _) => {
+                state.pieces.set(number, JOINED, true);
+                if outcome == Outcome::Pinned {
+                    return;
+                }
+                state.counts.joins += u64::from(is_whole);
+                if let Some(Placed { fast, home }) = state.list.placed(number) {
+                    state.unlist(number);
+                    state.pieces.add(Piece { number, fast, home, is_known: true });
+                }
+            }
+            (Task::Split, _) => {}
+        }
+    }
+}
+
+impl State {
+    fn not_moved(&mut self, number: u32, outcome: Outcome) {
+        if outcome == Outcome::Busy {
+            self.counts.busy += PIECE;
+        } else {
+            self.counts.pinned += PIECE;
+            self.pieces.set(number, REFUSED, true);
+        }
+    }
+}
