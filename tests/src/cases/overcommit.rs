@@ -13,8 +13,7 @@ pub const CASES: &[Case] = &[
         .also(&["shadow"])
         .more(&["switch=50", "agile"]),
     only("qemu-svm", "overcommit: free pages that a guest reports", reports)
-        .also(&["shadow"])
-        .more(&["switch=50", "agile"]),
+        .more(&["shadow", "switch=50", "agile"]),
     only("qemu-svm", "overcommit: a balloon by the monitor", balloon),
     only("qemu-svm", "overcommit: two guests of 512 MiB in 768 MiB", two)
         .more(&["shadow", "switch=50", "agile"])
