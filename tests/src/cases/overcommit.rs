@@ -12,8 +12,11 @@ pub const CASES: &[Case] = &[
     only("qemu-svm", "overcommit: stress in a third of its memory", third)
         .also(&["shadow"])
         .more(&["switch=50", "agile"]),
-    only("qemu-svm", "overcommit: free pages that a guest reports", reports)
-        .more(&["shadow", "switch=50", "agile"]),
+    only("qemu-svm", "overcommit: free pages that a guest reports", reports).more(&[
+        "shadow",
+        "switch=50",
+        "agile",
+    ]),
     only("qemu-svm", "overcommit: a balloon by the monitor", balloon),
     only("qemu-svm", "overcommit: two guests of 512 MiB in 768 MiB", two)
         .more(&["shadow", "switch=50", "agile"])

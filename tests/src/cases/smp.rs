@@ -10,8 +10,11 @@ use crate::context::{Context, Finished};
 
 pub const CASES: &[Case] = &[
     both("manuals: several processors", |c| kit(c, "smp")).also(&["shadow"]),
-    hypervisor("manuals: page tables that processors share", |c| kit(c, "shared"))
-        .more(&["shadow", "switch=50", "switch=200"]),
+    hypervisor("manuals: page tables that processors share", |c| kit(c, "shared")).more(&[
+        "shadow",
+        "switch=50",
+        "switch=200",
+    ]),
     only("qemu-svm", "task switches while the mode changes", |c| tasks(c, &["switch=7"])),
     only("qemu-svm", "task switches while the mode changes, at length", |c| {
         tasks(c, &["switch=1", "switch=100"])
