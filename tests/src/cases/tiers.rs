@@ -1,6 +1,7 @@
 //! Memory in tiers: hot pages of a guest move to fast memory, and the guest does not see it.
 
 use anyhow::{Result, ensure};
+use serde_json::Value;
 
 use super::{Case, boot::read_stats, only};
 use crate::context::Context;
@@ -17,27 +18,19 @@ pub const CASES: &[Case] = &[
     only("qemu-svm", "tiers: what cannot be is named", mistakes),
 ];
 
+/// Runs memlat, which writes all over its memory and finds all of it as it left it; the statistics of the guest's tiers.
+fn of_memlat(context: &Context, machine: &[&str]) -> Result<Value> {
+    let path = context.path("stats.json");
+    let put = format!("{}:/memlat", context.memlat.display());
+    let program = ["--stats", &path, "--put", &put, "--exec", "/memlat latency 8 3200"];
+    context.run(&[machine, &program].concat())?.status(0)?.has(", right")?;
+    Ok(read_stats(&path)?["guests"][0]["paging"]["tiers"].clone())
+}
+
 /// A program that writes all over its memory finds all of it as it left it, while half of that moves. Small leaves, because the pages of a
 /// large one are known apart only after two seconds more.
 fn moves(context: &Context, mode: &str) -> Result<()> {
-    let path = context.path("stats.json");
-    let put = format!("{}:/memlat", context.memlat.display());
-    let machine = [
-        "--mode",
-        mode,
-        "--nested-page",
-        "4K",
-        "--fast-mem",
-        "4",
-        "--stats",
-        &path,
-        "--put",
-        &put,
-        "--exec",
-        "/memlat latency 8 3200",
-    ];
-    context.run(&machine)?.status(0)?.has(", right")?;
-    let tiers = read_stats(&path)?["guests"][0]["paging"]["tiers"].clone();
+    let tiers = of_memlat(context, &["--mode", mode, "--nested-page", "4K", "--fast-mem", "4"])?;
     let count = |key: &str| tiers[key].as_u64().unwrap_or(0);
     ensure!(count("moved_in") >= 500 && count("fast_frames") >= 500, "{tiers}");
     ensure!(count("fast_frames") <= count("fast_share") && count("fast_share") == 1024, "{tiers}");
@@ -48,22 +41,7 @@ fn moves(context: &Context, mode: &str) -> Result<()> {
 
 /// The same with large leaves and room for all of them: they move as they are, and stay so.
 fn pieces(context: &Context, mode: &str) -> Result<()> {
-    let path = context.path("stats.json");
-    let put = format!("{}:/memlat", context.memlat.display());
-    let machine = [
-        "--mode",
-        mode,
-        "--fast-mem",
-        "96",
-        "--stats",
-        &path,
-        "--put",
-        &put,
-        "--exec",
-        "/memlat latency 8 3200",
-    ];
-    context.run(&machine)?.status(0)?.has(", right")?;
-    let tiers = read_stats(&path)?["guests"][0]["paging"]["tiers"].clone();
+    let tiers = of_memlat(context, &["--mode", mode, "--fast-mem", "96"])?;
     let count = |key: &str| tiers[key].as_u64().unwrap_or(0);
     ensure!(count("pieces_in") >= 2 && count("pieces") >= 2, "{tiers}");
     ensure!(count("moved_in") >= 512 * count("pieces_in") && count("piece_move_ticks") > 0, "{tiers}");
@@ -75,8 +53,6 @@ fn pieces(context: &Context, mode: &str) -> Result<()> {
 /// A machine with two nodes, of which its HMAT calls the second one faster: that is the fast memory, and pages move there. One whose nodes
 /// are alike has none, and says so.
 fn named(context: &Context) -> Result<()> {
-    let path = context.path("stats.json");
-    let put = format!("{}:/memlat", context.memlat.display());
     let machine = |fast: &str| -> Vec<String> {
         let mut words: Vec<String> =
             ["--host-mem", "768", "--hv-arg", "fast-mem=auto"].map(str::to_owned).into();
@@ -99,19 +75,17 @@ fn named(context: &Context) -> Result<()> {
         }
         words
     };
-    let run = |fast: &str, more: &[&str]| {
-        let words = machine(fast);
-        let words: Vec<&str> = words.iter().map(String::as_str).chain(more.iter().copied()).collect();
-        context.run(&words)
+    let of = |fast: &str, more: &[&str]| -> Vec<String> {
+        machine(fast).into_iter().chain(more.iter().copied().map(str::to_owned)).collect()
     };
-    let program =
-        ["--nested-page", "4K", "--stats", &path, "--put", &put, "--exec", "/memlat latency 8 3200"];
-    run("100", &program)?.status(0)?.has(", right")?;
-    let tiers = read_stats(&path)?["guests"][0]["paging"]["tiers"].clone();
+    let words = of("100", &["--nested-page", "4K"]);
+    let tiers = of_memlat(context, &words.iter().map(String::as_str).collect::<Vec<_>>())?;
     let count = |key: &str| tiers[key].as_u64().unwrap_or(0);
     // Firmware and the guest's files have a part of the node's 128 MiB.
     ensure!((24_000..=32_768).contains(&count("fast_share")) && count("moved_in") >= 500, "{tiers}");
-    run("300", &["--exec", "true"])?.status(0)?.says("no memory that is faster")?;
+    let words = of("300", &["--exec", "true"]);
+    let run = context.run(&words.iter().map(String::as_str).collect::<Vec<_>>())?;
+    run.status(0)?.says("no memory that is faster")?;
     Ok(())
 }
 
