@@ -102,9 +102,9 @@ fn reads(context: &Context, mode: &str) -> Result<()> {
     context.run(&machine)?.status(0)?.has("/a: OK\n/b: OK\n")?;
     let tiers = read_stats(&path)?["guests"][0]["paging"]["tiers"].clone();
     let count = |key: &str| tiers[key].as_u64().unwrap_or(0);
-    // How many leave in that time depends on the machine below; most of them were not written.
+    // Most of what leaves was not written.
     let (discarded, out) = (count("discarded"), count("moved_out"));
-    ensure!(discarded >= 30 && discarded <= out && 2 * discarded >= out, "{tiers}");
+    ensure!(discarded >= 100 && discarded <= out && 2 * discarded >= out, "{tiers}");
     Ok(())
 }
 
