@@ -19,6 +19,18 @@ use crate::vm::{HostMemory, Vm, work};
 
 const _: () = assert!(ExitKind::ALL.len() == EXITS.len() && EVENTS == COUNTERS.len());
 
+/// Takes over what the guest has counted on the page that it shares, if it does, until the VCPU has run for `ran` ticks.
+pub(super) fn read_counter_page<V: Virt, M: HostMemory>(
+    vcpu: &mut Vcpu<V>,
+    vm: &Vm<V::NestedFormat, M>,
+    ran: u64,
+) {
+    if vcpu.counter_page.is_registered() {
+        let memory = vm.read_memory(&mut vcpu.work);
+        vcpu.counter_page.update(&memory.ram(), ran);
+    }
+}
+
 /// Publishes the VCPU's sums at host TSC `tsc`, and writes a sample if the VM's period is over. When the next one is due.
 #[cold]
 #[inline(never)]
@@ -32,10 +44,7 @@ pub fn publish<V: Virt, M: HostMemory, H: Host>(
         vcpu.counts.update(&now);
     }
     let ran = vcpu.ran_until(tsc);
-    if vcpu.counter_page.is_registered() {
-        let memory = vm.read_memory(&mut vcpu.work);
-        vcpu.counter_page.update(&memory.ram(), ran);
-    }
+    read_counter_page(vcpu, vm, ran);
     vm.sampling.publish(vcpu.id, &Published { sums: sums(vcpu), ran });
     if vm.translation.is_by_space() {
         // The address space is charged, and may be due for another engine.

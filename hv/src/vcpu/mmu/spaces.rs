@@ -14,6 +14,7 @@ use crate::arch::state::{cr0, efer};
 use crate::device::Tsc;
 use crate::paging::engine::{Engine, Engines};
 use crate::paging::policy::spaces::Spent;
+use crate::vcpu::sampling::read_counter_page;
 use crate::virt::{FlushScope, Virt};
 use crate::vm::work;
 use crate::vm::{HostMemory, Vm};
@@ -71,11 +72,8 @@ pub(in crate::vcpu) fn loaded<V: Virt>(vcpu: &mut Vcpu<V>) {
 /// for each entry for which [`work::MMU`] was set.
 pub(super) fn follow<V: Virt, M: HostMemory>(vcpu: &mut Vcpu<V>, vm: &Vm<V::NestedFormat, M>, tsc: u64) {
     let (ran, cost, root) = (vcpu.ran_until(tsc), cost(vcpu), root(vcpu));
+    read_counter_page(vcpu, vm, ran);
     let is_counted = vcpu.counter_page.is_registered();
-    if is_counted {
-        let memory = vm.read_memory(&mut vcpu.work);
-        vcpu.counter_page.update(&memory.ram(), ran);
-    }
     let faults = vcpu.counter_page.page_faults();
     let nanos = |ticks: u64| vm.clock.nanos(Tsc(ticks)).0;
     let entry = &mut vcpu.mmu.space;

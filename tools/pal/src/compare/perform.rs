@@ -44,14 +44,14 @@ impl Comparison {
         };
         let is_needed = |plan: &&Plan| classes.iter().any(|class| class.comes_after(plan));
         let (needed, others): (Vec<&Plan>, Vec<&Plan>) = first.iter().partition(is_needed);
-        done.perform(&needed.into_iter().cloned().collect::<Vec<_>>())?;
+        done.perform(needed.into_iter().cloned().collect())?;
         let further = self.further(&first, &classes, &mut done, &folder)?;
         // Of the same inputs as one that is learnt from: that one's figures are its own.
         let (alike, others): (Vec<&Plan>, Vec<&Plan>) =
             others.into_iter().partition(|plan| further.iter().any(|it| done.bench.is_alike(it, plan)));
-        done.perform(&others.into_iter().chain(&further).cloned().collect::<Vec<_>>())?;
+        done.perform(others.into_iter().chain(&further).cloned().collect())?;
         done.kept.extend_from_slice(&done.cells);
-        done.perform(&alike.into_iter().cloned().collect::<Vec<_>>())?;
+        done.perform(alike.into_iter().cloned().collect())?;
         drop(lock);
         let mut plans = Vec::new();
         for class in &classes {
@@ -71,7 +71,7 @@ impl Comparison {
                 Err(error) => done.untrained(policy, workloads, &error),
             }
         }
-        done.perform(&plans)?;
+        done.perform(plans)?;
         Ok((done.cells, done.failed))
     }
 
@@ -139,11 +139,10 @@ struct Done<'a, S> {
 
 impl<S: Fn(&[Cell], &[Failed]) -> Result<()> + Sync> Done<'_, S> {
     /// Runs more cells: those that take long first, so that no processor is left with one of them at the end.
-    fn perform(&mut self, plans: &[Plan]) -> Result<()> {
+    fn perform(&mut self, mut plans: Vec<Plan>) -> Result<()> {
         if plans.is_empty() {
             return Ok(());
         }
-        let mut plans = plans.to_vec();
         plans.sort_by_cached_key(|plan| Reverse(self.expected(plan)));
         let save = |more: &[Cell], wrong: &[Failed]| {
             (self.save)(&[&self.cells, more].concat(), &[&self.failed, wrong].concat())

@@ -123,6 +123,23 @@ fn over_time<'a, 'b>(area: &'a Area<'b>, margin: u32, end: f64, top: f64) -> Dra
     Ok(chart.build_cartesian_2d(0.0..end, 0.0..top)?)
 }
 
+/// Axes with these words, and lines at the values of the upright one.
+fn axes(chart: &mut OverTime<'_, '_>, below: &str, beside: &str) -> Drawn<()> {
+    chart
+        .configure_mesh()
+        .x_desc(below)
+        .y_desc(beside)
+        .disable_x_mesh()
+        .x_label_formatter(&label)
+        .y_label_formatter(&label)
+        .axis_style(GRID)
+        .bold_line_style(GRID)
+        .light_line_style(TRANSPARENT)
+        .label_style(font(13))
+        .draw()?;
+    Ok(())
+}
+
 /// Draws a figure from 0 to this second, and tells where and how high it is. `None`: no series has a step.
 ///
 /// # Errors
@@ -246,18 +263,7 @@ pub fn bars(bars: &[f64], hot: usize) -> Result<String> {
     let top = bars.iter().copied().fold(0.0, f64::max).max(1e-3) * 1.08;
     let body = |area: &Area<'_>| -> Drawn<Box4> {
         let mut chart = over_time(area, 8, bars.len().max(1) as f64, top)?;
-        chart
-            .configure_mesh()
-            .x_desc("samples")
-            .y_desc("MiB")
-            .disable_x_mesh()
-            .x_label_formatter(&label)
-            .y_label_formatter(&label)
-            .axis_style(GRID)
-            .bold_line_style(GRID)
-            .light_line_style(TRANSPARENT)
-            .label_style(font(13))
-            .draw()?;
+        axes(&mut chart, "samples", "MiB")?;
         let bars = bars.iter().enumerate().map(|(n, value)| {
             let corners = [(n as f64 + 0.1, 0.0), (n as f64 + 0.9, *value)];
             Rectangle::new(corners, colour(usize::from(n >= hot)).filled())
@@ -289,18 +295,7 @@ pub fn curves(curves: &[(String, Vec<(f64, f64)>)], below: &str, beside: &str) -
             .x_label_area_size(44)
             .y_label_area_size(74)
             .build_cartesian_2d(begin..end, 0.0..top)?;
-        chart
-            .configure_mesh()
-            .x_desc(below)
-            .y_desc(beside)
-            .disable_x_mesh()
-            .x_label_formatter(&label)
-            .y_label_formatter(&label)
-            .axis_style(GRID)
-            .bold_line_style(GRID)
-            .light_line_style(TRANSPARENT)
-            .label_style(font(13))
-            .draw()?;
+        axes(&mut chart, below, beside)?;
         let (x, y) = chart.plotting_area().get_pixel_range();
         for (number, (name, points)) in curves.iter().enumerate() {
             let style = ShapeStyle::from(colour(number)).stroke_width(2);
