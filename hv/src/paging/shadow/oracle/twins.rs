@@ -1,6 +1,8 @@
 //! Hypervisors that leave out a step of a change of the P2m, or of the engine: the oracle must find each of them out.
 
 use super::super::left_out::Step;
+#[cfg(test)]
+use crate::paging::guest_walk::PagingKind;
 use crate::paging::random::Random;
 use crate::paging::range::{Changed, OldFrames};
 
@@ -71,6 +73,35 @@ impl Omits {
         match self {
             Omits::Zap => Changed { was: OldFrames::NONE, ..changed },
             _ => changed,
+        }
+    }
+}
+
+/// Fails unless a random trace of this many operations finds out that the step is left out, for each of these kinds of paging.
+/// Some steps take dozens of traces, so each kind comes with the number of a trace that finds them. It is tried first. If it
+/// finds nothing any more, because the traces or the engine are other ones, all are tried, and what is printed says its successor.
+#[cfg(test)]
+pub fn assert_found_out(
+    omits: Omits,
+    operations: usize,
+    kinds: &[(PagingKind, u64)],
+    run: impl Fn(PagingKind, u64, &[u64]) -> bool,
+) {
+    for &(kind, known) in kinds {
+        let is_wrong = |number: u64| {
+            let mut random = Random(number);
+            let seed =
+                std::iter::repeat_with(|| random.draw()).find(|seed| omits.concerns(*seed)).unwrap_or(0);
+            let ops: Vec<u64> = (0..operations).map(|_| random.draw()).collect();
+            // The engine's own assertions find something, too.
+            std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| run(kind, seed, &ops))).unwrap_or(true)
+        };
+        if !is_wrong(known) {
+            let found = (0..300).find(|number| is_wrong(*number));
+            let found = found.unwrap_or_else(|| panic!("{omits:?}, {kind:?}: no trace finds it out"));
+            println!(
+                "{omits:?}, {kind:?}: trace {found} finds it out, {known} does not: correct it in the test"
+            );
         }
     }
 }
