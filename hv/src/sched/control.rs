@@ -1,4 +1,12 @@
 //! Operations on VCPUs from any PCPU: wake, pause, move; adding and removing VMs and VCPUs.
+//!
+//! Each takes the lock of the queue that the VCPU is in (its *home*), and none holds two queues' locks but a move
+//! ([`Scheduler::lock_both`], in the order of their numbers). None sends an interrupt: it returns a [`Kick`], the PCPUs that have
+//! to look at their queues, and the caller sends it when no lock is held. A PCPU that changes something in a queue publishes
+//! what others may read without its lock (how many wait, with which affinities) before it lets the lock go.
+//!
+//! Devices, timers and other VCPUs call [`Scheduler::wake`]; the monitor and the session call the rest. What must hold after
+//! each: a VCPU is in exactly one queue, and a PCPU that halts while one waits that it may run has been kicked.
 
 use alloc::boxed::Box;
 
@@ -20,6 +28,7 @@ impl<P: Policy> Scheduler<P> {
         let vcpu = queue.get_mut(id);
         match vcpu.place {
             Place::Running | Place::Leaving => {
+                // It may be about to halt, and have looked for work before this came. It looks at this flag when it does.
                 vcpu.woken = true;
                 let runs = vcpu.place == Place::Running;
                 return Kick(runs.then_some(queue.pcpu));
@@ -31,6 +40,7 @@ impl<P: Policy> Scheduler<P> {
             return Kick::NONE;
         }
         vcpu.stats.wakes += 1;
+        // The wake-up is not lost: it is not blocked any more, so that `resume` lets it run.
         if vcpu.paused {
             return Kick::NONE;
         }
@@ -83,6 +93,8 @@ impl<P: Policy> Scheduler<P> {
             // It is deciding, and will see this one.
             return Kick::NONE;
         };
+        // A halted PCPU that shares the cache is better than a preemption: both VCPUs run, and what this one had cached is near.
+        // One behind another cache is worse than that.
         let allowed = queue.get(id).allowed(queue.llc, now);
         if let Some(kick) = self.claim_one(allowed.and(queue.llc), queue.pcpu) {
             return kick;
@@ -101,6 +113,7 @@ impl<P: Policy> Scheduler<P> {
         let vcpu = queue.get_mut(id);
         vcpu.affinity = affinity;
         vcpu.target = vcpu.target.filter(|target| affinity.contains(*target));
+        // The heap keeps the union of affinities of what waits, so the VCPU is taken out and put back at its place.
         if vcpu.place == Place::Waiting
             && let Some(item) = queue.waiting.remove_one(id)
         {
@@ -130,6 +143,7 @@ impl<P: Policy> Scheduler<P> {
                     vcpu.target = None;
                     return Ok(Kick::NONE);
                 }
+                // Its registers are in the other processor. That one hands it on when it has stored them.
                 Place::Running => {
                     vcpu.target = Some(to);
                     return Ok(self.want(from));
@@ -176,6 +190,7 @@ impl<P: Policy> Scheduler<P> {
         let index = usize::from(id.0);
         let place = from.unlink(id);
         let Some(mut vcpu) = from.vcpus[index].take() else { return place };
+        // Vruntimes count from each queue's own average: the account is taken out of one sum and put into the other.
         let vm = &common.vms[usize::from(vcpu.vm.0)];
         if place == Place::Waiting {
             common.policy.leave(&mut from.sum, &mut vcpu.account, vm, false, now);
@@ -191,6 +206,7 @@ impl<P: Policy> Scheduler<P> {
                 self.bound.fetch_or(PcpuSet::only(to.pcpu).bits(), Ordering::Relaxed);
             }
         }
+        // Who reads the new home then takes the lock of `to`, and finds the VCPU there.
         to.vcpus[index] = Some(vcpu);
         self.homes[index].store(to.pcpu.0, Ordering::Release);
         match (place, vm.cap.throttled_until(now)) {
@@ -216,6 +232,8 @@ impl<P: Policy> Scheduler<P> {
     pub fn status(&self, id: VcpuId, now: u64) -> Option<VcpuStatus> {
         let queue = self.lock_home(id)?;
         let vcpu = queue.get(id);
+        // Times are added up when something changes. What has passed since then is added here, so that figures grow while a
+        // VCPU runs undisturbed.
         let mut stats = vcpu.stats;
         let (here, uncharged) = (now.saturating_sub(vcpu.since), now.saturating_sub(vcpu.charged));
         let state = match vcpu.place {
@@ -321,6 +339,7 @@ impl<P: Policy> Scheduler<P> {
     /// Changes a VM's weight; the vruntimes of its VCPUs are rescaled as if it had always had it.
     pub fn set_weight(&self, vm: VmId, weight: u32, now: u64) -> Result<(), Refused> {
         check_weight(weight)?;
+        // The VCPUs of a VM can be in all queues, and a queue knows only its own. This is rare, so each is looked at.
         self.with_vm(vm, |vm| vm.set_weight(weight))?;
         for shared in &self.pcpus {
             let mut queue = shared.queue.lock();

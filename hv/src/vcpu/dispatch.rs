@@ -1,6 +1,11 @@
 //! From an exit to an outcome.
 //!
-//! One match over [`Exit`]; each arm is a handler of a few lines, or a module of its own where the subject is larger.
+//! One match over [`Exit`]; each arm is a handler of a few lines, or a module of its own where the subject is larger. The run
+//! loop ([`run`](crate::vcpu::run)) calls it for exits that none of its fast paths has completed, and carries out the
+//! [`Outcome`]. Handlers are the same for both vendors: what differs is behind [`Virt`]. They run with interrupts disabled and
+//! take the VM's locks themselves, so nothing here may be called with one held.
+//!
+//! The arms are in two functions by how often they come, so that frequent exits share a small one.
 
 use alloc::boxed::Box;
 use alloc::string::String;
@@ -41,6 +46,7 @@ pub fn dispatch<V: Virt, M: HostMemory, H: Host>(cx: ExitContext<'_, V, M, H>, e
 fn rare<V: Virt, M: HostMemory, H: Host>(cx: ExitContext<'_, V, M, H>, exit: &Exit) -> Outcome {
     match *exit {
         Exit::Invpcid => invalidate::invpcid(cx),
+        // They are switched lazily: the guest's are in the processor from its first access on, until the VCPU leaves the PCPU.
         Exit::DebugReg(_) => {
             cx.vcpu.virt.open_debug_registers();
             Outcome::Resume
@@ -56,6 +62,7 @@ fn rare<V: Virt, M: HostMemory, H: Host>(cx: ExitContext<'_, V, M, H>, exit: &Ex
         }),
         Exit::Rdpmc => rdpmc(cx.vcpu, cx.vm),
         Exit::Rdtsc | Exit::Rdtscp => time_stamp::read(cx.vcpu, cx.vm, *exit == Exit::Rdtscp, cx.tsc),
+        // CPUID hides both.
         Exit::Mwait | Exit::VirtInstruction => Outcome::Inject(Exception::UD),
         Exit::InterruptWindow => {
             cx.vcpu.request(work::INTERRUPTS);
@@ -136,6 +143,7 @@ pub fn quick_cpuid<V: Virt>(vcpu: &mut Vcpu<V>) -> bool {
 /// Answers CPUID; the guest goes on at `next`.
 #[inline(always)]
 fn answer_cpuid<V: Virt>(vcpu: &mut Vcpu<V>, next: u64) {
+    // The table was computed when the guest was made; here it is only looked up.
     let leaf = vcpu.virt.gpr(Gpr::Rax) as u32;
     let values = vcpu.cpuid.get(leaf, vcpu.virt.gpr(Gpr::Rcx) as u32);
     if vcpu.virt.answer_cpuid(values, next) {

@@ -36,6 +36,7 @@ pub mod oracle;
 mod pat;
 mod pool;
 mod resume;
+mod resync;
 mod role;
 mod root;
 mod shootdown;

@@ -1,17 +1,23 @@
 //! Writes to guest tables: dropped at once where tables are write-protected, found at the next flush where not.
+//!
+//! A table that the guest writes is in one of two states. *In step*: it is write-protected, each write exits, and
+//! [`Shadow::written`] drops what was made from the old entry. *Unsync*: the guest writes it without exits, and its shadow pages
+//! are compared with it when the guest flushes (a load of CR3, INVLPG), which is the first moment at which a processor has to
+//! know. A table becomes unsync by repeated writes ([`Shadow::allow_write`]), and goes back when several flushes in a row find
+//! nothing changed (`resync.rs` compares). Tables above level 1 become unsync in two cases only: for an instruction that cannot be
+//! executed in software, until the next flush (`unsync.rs`), and with agile paging (`agile/moves.rs`).
+//!
+//! The exits for writes and flushes call this module. What must hold after each: no entry of a page in step differs from what
+//! the guest's entry says now, and none of an unsync page from what it said at some time since the guest's last flush.
 
 use super::left_out::Step;
-use super::pool::{PageId, is_stale};
-use super::role::{Controls, HOST_WRITABLE, Key};
-use super::slow_path::index;
+use super::pool::PageId;
 use super::{Shadow, TlbFlush};
-use crate::arch::addr::{Gpa, Gva, Hfn, Hpa, PAGE_SIZE};
+use crate::arch::addr::{Gpa, Hfn, Hpa, PAGE_SIZE};
 use crate::mem::guest_memory::GuestMemory;
 use crate::mem::table_memory::{ENTRIES, TableMemory};
 use crate::paging::format::PteFormat;
-use crate::paging::format::x86::{ACCESSED, ADDRESS, DIRTY, GLOBAL, NO_EXECUTE, PRESENT, USER, WRITE};
 use crate::paging::p2m::P2m;
-use core::hint::cold_path;
 
 /// Shadow pages that may be unsync at a time: a flush looks at each.
 pub(super) const MAX_UNSYNC: usize = 64;
@@ -34,15 +40,6 @@ impl Unsync {
     }
 }
 
-/// Whether an entry that can be a leaf still leads to the same memory, and no bit is reserved that was not.
-fn only_rights_changed(key: Key, then: u64, now: u64) -> bool {
-    const KEPT: u64 = PRESENT | ACCESSED;
-    const SOFTWARE: u64 = 0xe00;
-    let execute = if key.controls().contains(Controls::NO_EXECUTE) { NO_EXECUTE } else { 0 };
-    let rights = WRITE | USER | ACCESSED | DIRTY | GLOBAL | SOFTWARE | execute;
-    now & KEPT == KEPT && (then ^ now) & !rights == 0
-}
-
 impl<M: TableMemory, F: PteFormat> Shadow<M, F> {
     /// `len` bytes of guest memory at `gpa` have been written by the hypervisor: the emulator or a device.
     pub fn written(
@@ -53,6 +50,7 @@ impl<M: TableMemory, F: PteFormat> Shadow<M, F> {
         len: u64,
     ) -> TlbFlush {
         self.begin();
+        // Page by page: neighbours in guest memory need not be neighbours in the host's.
         let mut done = 0;
         while done < len {
             let Some(at) = gpa.checked_add(done) else { break };
@@ -73,9 +71,12 @@ impl<M: TableMemory, F: PteFormat> Shadow<M, F> {
             seen += 1;
             let key = self.pool.page(id).key;
             let before = self.unlinked.len();
+            // A write need not be aligned, nor be as long as an entry: all that it touches go.
             for index in key.entries_at(offset, len) {
                 self.unlink(id, index);
             }
+            // A link has gone. The guest may be taking an address space down: look whether it is one, and whether this page is
+            // the next to die. Not yet, while the loop goes through the list that the page is on.
             if self.unlinked.len() > before {
                 self.see_root_die(id);
                 if self.pool.page(id).next_present(0).is_none() {
@@ -102,6 +103,7 @@ impl<M: TableMemory, F: PteFormat> Shadow<M, F> {
                     self.unlink(id, index);
                 }
             } else {
+                // The next one of the frame takes its place on the list.
                 self.pool.release(id);
                 seen -= 1;
             }
@@ -147,6 +149,7 @@ impl<M: TableMemory, F: PteFormat> Shadow<M, F> {
             self.pool.flush_split();
         }
         self.pool.zap(id, index);
+        // Where the list is full, the page stays until it is found or evicted: it costs memory, and nothing is wrong.
         if let Some(child) = child
             && self.unlinked.len() < self.unlinked.capacity()
         {
@@ -198,12 +201,15 @@ impl<M: TableMemory, F: PteFormat> Shadow<M, F> {
         let (mut count, mut writes) = (0, 0);
         for id in self.pool.shadows(frame) {
             let page = self.pool.page(id);
+            // A table can be of level 1 in one address space and above in another (a recursive mapping). Above level 1 a flush
+            // would have to compare all that lies below.
             if page.key.level() != 1 {
                 return false;
             }
             count += 1;
             writes = writes.max(page.writes);
         }
+        // The highest limit stands for never.
         if limit == u8::MAX || writes < limit || count > MAX_UNSYNC {
             return false;
         }
@@ -238,161 +244,6 @@ impl<M: TableMemory, F: PteFormat> Shadow<M, F> {
         while let Some(id) = self.pool.nth_shadow(frame, seen) {
             seen += 1;
             self.resync_page(memory, id);
-        }
-    }
-
-    /// Drops what has changed in all tables that the guest writes itself; of the nested ones, in those below the root that is used
-    /// `next`.
-    pub(super) fn resync_all(
-        &mut self,
-        memory: &impl GuestMemory,
-        next: impl FnOnce(&Self) -> Option<PageId>,
-    ) {
-        if self.upper_unsync && self.resync_upper(memory) {
-            let root = next(self);
-            return self.sync_all(memory, root);
-        }
-        self.resync_leaves(memory, 1);
-    }
-
-    /// The same where all of them are of level 1. Each that has not changed is quiet for `step` flushes more.
-    #[inline(always)]
-    pub(super) fn resync_leaves(&mut self, memory: &impl GuestMemory, step: u8) {
-        // Seldom is one, and only then they are gone through again.
-        let mut done = false;
-        for at in 0..self.unsync.len() {
-            let id = self.unsync[at].id;
-            let changed = self.resync_page(memory, id);
-            let page = self.pool.page_mut(id);
-            page.quiet = if changed { 0 } else { page.quiet.saturating_add(step) };
-            done |= page.quiet >= self.tuning.quiet || !page.is_linked();
-        }
-        while done && let Some(at) = self.unsync.iter().position(|page| self.is_done(page.id)) {
-            let Unsync { id, number, .. } = self.unsync[at];
-            if self.pool.is_orphan(id) {
-                self.free(id);
-            } else {
-                self.write_protect(memory, Hfn(number));
-            }
-        }
-    }
-
-    /// Whether the guest need not write to an unsync table any more: nothing leads to it, or nothing has changed there for long.
-    #[inline(always)]
-    fn is_done(&self, id: PageId) -> bool {
-        self.pool.is_orphan(id) || self.pool.page(id).quiet >= self.tuning.quiet
-    }
-
-    /// Brings a page of level 1 in step; returns whether anything had changed. Others are emptied.
-    pub(super) fn resync_page(&mut self, memory: &impl GuestMemory, id: PageId) -> bool {
-        let key = self.pool.page(id).key;
-        if key.level() > 1 {
-            self.pool.flush_split();
-            self.pool.clear(id);
-            return true;
-        }
-        self.pool.page_mut(id).deferred = false;
-        match key.entry_bytes() {
-            4 => self.resync_entries::<4>(memory, id, key),
-            _ => self.resync_entries::<8>(memory, id, key),
-        }
-    }
-
-    fn resync_entries<const BYTES: u64>(&mut self, memory: &impl GuestMemory, id: PageId, key: Key) -> bool {
-        let page = self.pool.page(id);
-        let base = page.gfn.base().0;
-        let mut any = false;
-        for (word, present) in page.all_present().into_iter().enumerate() {
-            if present == 0 {
-                continue;
-            }
-            let first = word * 64;
-            let at = Gpa(base + key.entry_offset(first));
-            // Most are exactly what they were made from.
-            let mut changed = 0;
-            let notes = self.pool.notes(id, word);
-            let mut read = memory.entries::<BYTES>(at, present, |n, now| {
-                if now != notes.get(n) {
-                    cold_path();
-                    changed |= 1 << n;
-                }
-            });
-            if changed != 0 && read.is_ok() {
-                let (mut rest, mut stale) = (0, 0);
-                let mut leaves = self.pool.leaves_of(id, word);
-                read = memory.entries::<BYTES>(at, changed, |n, now| {
-                    if let Some(is_stale) = leaves.follow(key, n & 63, now) {
-                        stale += u64::from(is_stale);
-                    } else {
-                        rest |= 1 << n;
-                    }
-                });
-                self.statistics.resynced_entries += stale;
-                any |= stale != 0;
-                if rest != 0 && read.is_ok() {
-                    any = true;
-                    read = memory.entries::<BYTES>(at, rest, |n, now| self.change(id, key, first + n, now));
-                }
-            }
-            if read.is_err() {
-                self.pool.clear(id);
-                return true;
-            }
-        }
-        any
-    }
-
-    /// Brings a present entry of level 1 in step with the guest's, which is `now`, and has changed by more than accessed and
-    /// dirty bits that came to it. With other rights on the same memory it stays, otherwise it goes.
-    fn change(&mut self, id: PageId, key: Key, index: usize, now: u64) {
-        self.statistics.resynced_entries += 1;
-        let (raw, guest_pte) = self.pool.leaf(id, index);
-        if !only_rights_changed(key, guest_pte, now) {
-            return self.pool.zap(id, index);
-        }
-        // The entry may become writable here without a fault, so what a fault would look at has to be looked at: the P2m (which is
-        // noted in the entry), and whether the frame is a table.
-        let host_writable =
-            raw & HOST_WRITABLE != 0 && !self.pool.is_write_protected(Hpa(raw & ADDRESS).frame());
-        let entry = self.typed(key.leaf(now, Hpa(raw & ADDRESS), host_writable), 1);
-        self.pool.change(id, index, entry | raw & HOST_WRITABLE, now);
-    }
-
-    /// Brings the entries for one address in step: in all pages of the table to which the root in use leads; where it leads to
-    /// none at the moment, in whatever may be linked again, with entries that no flush by the guest would reach any more.
-    pub(super) fn resync_address(&mut self, memory: &impl GuestMemory, gva: Gva) {
-        if self.unsync.is_empty() {
-            return;
-        }
-        if self.upper_unsync && self.resync_upper(memory) {
-            return self.sync_address(memory, gva);
-        }
-        // The comparison is by table and not by shadow page: a table may have several, for other rights or registers, and the
-        // guest's INVLPG is a promise about its entry in all of them.
-        let table = self.table_of_leaves(gva);
-        let number = table.map(|id| self.pool.page(id).key.number());
-        let at = index(gva, 1);
-        for n in 0..self.unsync.len() {
-            let Unsync { id, number: own, .. } = self.unsync[n];
-            if number.is_some_and(|number| number != own) {
-                continue;
-            }
-            self.resync_entry(memory, id, at);
-        }
-    }
-
-    /// Brings an entry of a page of level 1 in step.
-    #[inline(always)]
-    pub(super) fn resync_entry(&mut self, memory: &impl GuestMemory, id: PageId, at: usize) {
-        let page = self.pool.page(id);
-        if page.is_present(at) {
-            let key = page.key;
-            let entry = Gpa(page.gfn.base().0 + key.entry_offset(at));
-            match memory.read_entry(entry, key.entry_bytes()) {
-                Ok(now) if !is_stale(self.pool.guest_pte(id, at), now) => {}
-                Ok(now) => self.change(id, key, at, now),
-                Err(_) => self.pool.zap(id, at),
-            }
         }
     }
 }

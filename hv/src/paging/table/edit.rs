@@ -1,7 +1,11 @@
 //! Changes of a [`Table`]: map, unmap, change attributes, split, merge.
 //!
 //! All but merging are one recursion over the entries that a range touches ([`Table::edit`]); an [`Edit`]
-//! decides entry by entry.
+//! decides entry by entry. The P2m and the nested tables are such tables, and only they call this.
+//!
+//! Processors walk a table while it changes and set accessed and dirty bits in it. So an entry changes by one
+//! compare-and-exchange, which is tried again if a bit came meanwhile, and a new table is complete before an entry
+//! leads to it.
 
 use super::{
     ENTRIES, MapError, ROOT_LEVEL, Table, TableMemory, entry_range, index, is_page_aligned, parts, span,
@@ -35,6 +39,7 @@ struct Map<A> {
 impl<A: Copy + PartialEq> Edit<A> for Map<A> {
     fn action(&self, old: Entry<A>, level: u8, part: GpaRange, whole: bool) -> Action<A> {
         let to = Hpa(self.to.0 + (part.start.0 - self.from.0));
+        // Also a part of a larger leaf that says the same already: it need not be split.
         if let Entry::Leaf { to: old_to, attr } = old {
             let offset = part.start.0 & (span(level) - 1);
             if old_to.0 + offset == to.0 && attr == self.attr {
@@ -55,6 +60,7 @@ impl<A> Edit<A> for Unmap {
     fn action(&self, old: Entry<A>, _: u8, _: GpaRange, whole: bool) -> Action<A> {
         match old {
             Entry::Empty => Action::Keep,
+            // A table goes as a whole, without a look at what is in it.
             _ if whole => Action::Set(None),
             _ => Action::Descend,
         }
@@ -172,6 +178,7 @@ impl<F: PteFormat, M: TableMemory> Table<F, M> {
                         Entry::Leaf { .. } => self.split_leaf(table, index, level)?,
                     };
                     flush = flush.and(self.edit(child, level - 1, part, edit)?);
+                    // The last one below has gone: a table that leads nowhere would only cost memory and steps of walks.
                     if self.is_empty(child) {
                         let whole = entry_range(part.start, level);
                         flush = flush.and(self.set(table, index, level, whole, None));
@@ -196,9 +203,12 @@ impl<F: PteFormat, M: TableMemory> Table<F, M> {
         loop {
             let (kept, flush) = match (F::decode(raw, level), new) {
                 (Entry::Empty, _) => (0, false),
+                // The same memory with other attributes: what the processor noted about it still holds. Where only rights were
+                // added, a processor that remembers the old ones faults and looks again, so nothing is flushed.
                 (Entry::Leaf { to, attr }, Some((new_to, new_attr))) if to == new_to => {
                     (raw & (F::ACCESSED | F::DIRTY), attr.must_flush(new_attr))
                 }
+                // Processors do not remember what was not present.
                 (Entry::Leaf { attr, .. }, _) => (0, attr.is_present()),
                 (Entry::Table(child), Some((to, _)))
                     if F::HARDWARE && self.leads_to(child, level - 1, to) =>
@@ -232,6 +242,7 @@ impl<F: PteFormat, M: TableMemory> Table<F, M> {
         let child = self.memory.allocate().ok_or(MapError::OutOfFrames)?;
         self.frames += 1;
         let mut raw = self.memory.load(table, index);
+        // Again from the start if the processor sets a bit in the old leaf meanwhile: each of the new ones inherits it.
         loop {
             if let Entry::Leaf { to, attr } = F::decode(raw, level) {
                 for n in 0..ENTRIES {
@@ -279,6 +290,7 @@ impl<F: PteFormat, M: TableMemory> Table<F, M> {
             let Entry::Table(child) = F::decode(self.memory.load(table, index), level) else {
                 continue;
             };
+            // From below: leaves of 4 KiB that have become 2 MiB may complete 1 GiB.
             if level > 2 {
                 flush = flush.and(self.merge_below(child, level - 1, part));
             }

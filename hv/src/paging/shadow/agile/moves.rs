@@ -1,4 +1,9 @@
 //! How guest tables become nested, and shadowed again.
+//!
+//! [`nest`](Shadow::nest) follows on an exit for a write to a shadowed table, [`unnest`](Shadow::unnest) on a timeout; the policy
+//! that decides when is [`is_enough_writes`](Shadow::is_enough_writes) and its siblings in the module above. What must hold after
+//! each: all shadow pages of a guest table are of one kind, a nested one is on the list of unsync pages, and a shadowed table is
+//! write-protected and in step. Note 0023 has the reasons.
 
 use super::super::Shadow;
 use super::super::left_out::Step;
@@ -32,6 +37,7 @@ impl<M: TableMemory, F: PteFormat> Shadow<M, F> {
         let window = agile.times.window;
         let known = agile.writes.iter().position(|writes| writes.table == frame.0);
         let mut writes = Writes { table: frame.0, since: now, count: 0 };
+        // The list is in the order of last use. It is short, so to go through it costs less than the exit.
         if let Some(at) = known {
             let before = agile.writes.remove(at);
             if now.saturating_sub(before.since) <= window {
@@ -99,6 +105,8 @@ impl<M: TableMemory, F: PteFormat> Shadow<M, F> {
                 continue;
             }
             let frame = Hfn(key.number());
+            // The kernel's half is the common case: one table of level 3 below all roots. Nested, it would lengthen the walks of
+            // address spaces that nothing has written.
             let is_shadowed_elsewhere = self
                 .pool
                 .shadows(frame)
@@ -122,6 +130,7 @@ impl<M: TableMemory, F: PteFormat> Shadow<M, F> {
         while let Some(id) = self.pool.nth_shadow(frame, seen) {
             seen += 1;
             let page = self.pool.page_mut(id);
+            // A table of level 1 can be unsync before it is nested.
             if !core::mem::replace(&mut page.unsync, true) {
                 self.unsync.push(Unsync::new(id, frame.0));
             }
@@ -151,7 +160,8 @@ impl<M: TableMemory, F: PteFormat> Shadow<M, F> {
             let page = self.pool.page_mut(id);
             (page.unsync, page.nested, page.writes) = (false, false, 0);
         }
-        // From here on no entry that is made writes to it, not even its own.
+        // From here on no entry that is made writes to it, not even its own. What the guest wrote before that is found by the
+        // comparison, so that must come second.
         self.pool.protect(frame);
         let is_compared = !self.left_out.is(Step::CompareShadowed);
         let mut seen = 0;

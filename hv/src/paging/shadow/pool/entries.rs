@@ -1,4 +1,17 @@
 //! Entries of shadow pages, and the reverse maps that find them: parents of a page, leaves of a frame.
+//!
+//! Each present entry is on one doubly linked list: a link on that of its child's parents, a leaf on that of the leaves that lead
+//! to its memory. So what a change concerns is found without a search: all links to a page that is freed, all leaves to a frame
+//! that moves or becomes a table. A list is made of *slots*, which number the entries of all pages ([`Pool::number`]). The
+//! neighbours of an entry, and what is noted about it (the guest's entry of a leaf, the child of a link), are in its
+//! [`Record`], in memory of the pool beside the page. A record's `before` is the slot before it, or the list that it heads
+//! (`HEAD` and the list's number). Leaves share lists by a hash, so each walk of one checks where a leaf leads and its
+//! level.
+//!
+//! What must hold: an entry is present in the table exactly if its bit in `present` is set and its record is on its list. The
+//! processor sees tables at any time, so an entry is written last when it is made and first when it goes. What processors may
+//! still have cached of entries that went is in `stale` and `owed`: callers take it with [`Pool::take_owed_and`] before a guest
+//! runs again.
 
 use super::super::TlbFlush;
 use super::super::role::HOST_WRITABLE;
@@ -44,6 +57,7 @@ impl<M: TableMemory, F: PteFormat> Pool<M, F> {
     fn take_off(&mut self, key: Key, raw: u64, record: Record) {
         let (after, before) = record.neighbours(&self.memory);
         let level = key.level();
+        // A leaf, or a link. The top level has no leaves, and its bit 7 means something else with some kinds of entries.
         if level == 1 || raw & LARGE != 0 && !key.is_top() {
             self.stale |= raw;
             if before & HEAD != 0 {
@@ -131,11 +145,13 @@ impl<M: TableMemory, F: PteFormat> Pool<M, F> {
     fn put(&mut self, id: PageId, index: usize, raw: u64, guest_pte: u64, first: u32, before: u32) {
         self.forget_absent(id, index);
         let mut page = &mut self.pages[id as usize];
+        // Records come in chunks of 64, as pages need them: most pages have few entries.
         if page.chunks[word(index)] == 0 {
             page = Self::add_chunk(&self.memory, &mut self.chunks, &mut self.pages, id, index);
         }
         page.present[word(index)] |= 1 << (index % 64);
         page.referenced = true;
+        // The record first: from the store on the processor uses the entry, and sets its accessed and dirty bits.
         Record::of(page, index).write(&self.memory, guest_pte, first, before);
         self.memory.store(page.frame, index, raw);
         if first != NONE {
@@ -158,6 +174,7 @@ impl<M: TableMemory, F: PteFormat> Pool<M, F> {
     /// Changes the rights of a present leaf, and what is noted about it.
     pub(in super::super) fn change(&mut self, id: PageId, index: usize, raw: u64, guest_pte: u64) {
         let page = &self.pages[id as usize];
+        // A right to write that goes may still be cached. Who protects a table asks for that.
         self.stale |= self.memory.load(page.frame, index) & !raw & WRITE;
         Record::of(page, index).set_payload(&self.memory, guest_pte);
         self.memory.store(page.frame, index, raw);
@@ -196,6 +213,7 @@ impl<M: TableMemory, F: PteFormat> Pool<M, F> {
 
     /// The same, but other processors may remember it until [`Pool::count_on_protection`].
     pub(in super::super) fn withdraw(&mut self, frame: Hfn) {
+        // Some leaf with the right to write has gone, and perhaps it led here: no list has it any more.
         if self.stale & WRITE != 0 {
             self.owe_all();
         }
