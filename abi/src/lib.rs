@@ -7,6 +7,7 @@
 //! | [`hypercall`], [`testdev`] | the hypervisor and the kernels that run in its VMs |
 //! | [`kit`] | the guest kit's module and the programs of a guest |
 //! | [`lab`] | the lab machine's plugin, which counts, and the readers of its counters |
+//! | [`disk`] | the hypervisor, which keeps evicted pages on a disk, and who gives it one |
 //! | [`agile`] | a hypervisor with agile paging and a machine that models the processor for it |
 //!
 //! Kernels and programs in C include `abi/include/palimpsest.h`. It is generated: a test of this crate fails when it differs from
@@ -22,6 +23,7 @@ mod macros;
 
 pub mod agile;
 pub mod config;
+pub mod disk;
 pub mod feature;
 pub mod hypercall;
 pub mod kit;

@@ -22,6 +22,7 @@ use super::guest::{Guest, cpuid_policy};
 use super::lab_time::LabTime;
 use super::memory::{DiskPages, Frames, HostMemory, UnmappedMemory};
 use super::overcommit;
+use super::page_disk::PageDisks;
 use super::records::Records;
 use super::shootdown::VcpusOf;
 use super::state::MemoryRef;
@@ -91,6 +92,8 @@ pub struct Machine<B: Backend> {
     switches: Mutex<Switches>,
     /// Its fast memory, if it has two kinds.
     pub(super) fast: Option<Arc<FastPool>>,
+    /// Its disk for evicted pages.
+    pub(super) page_disks: Option<PageDisks>,
     /// The last-level caches, and what the guests' regions load them with.
     caches: Arc<Caches>,
     /// References that keep the machine running: one per guest that has not ended, one during the start of the machine, one during
@@ -145,6 +148,7 @@ impl<B: Backend> Machine<B> {
             entries: config.vm.iter().map(entry).collect(),
             vcpus: RwLock::new((0..vcpus).map(|_| None).collect()),
             switches: Mutex::new(Switches::default()),
+            page_disks: PageDisks::find(config, host.tsc_khz),
             caches: Arc::new(caches),
             // Held by the start of the machine: a first VM that ends at once must not end it before the others have
             // started.

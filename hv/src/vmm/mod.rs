@@ -29,6 +29,8 @@ mod machine;
 mod memory;
 #[cfg(feature = "baremetal")]
 mod overcommit;
+#[cfg_attr(not(feature = "baremetal"), allow(dead_code))]
+mod page_disk;
 #[cfg(feature = "baremetal")]
 mod pcpu;
 #[cfg(feature = "baremetal")]

@@ -13,6 +13,7 @@ use crate::arch::addr::PAGE_SIZE;
 use crate::guest::build::BuildError;
 use crate::guest::config::VmConfig;
 use crate::mem::frame_record::Owner;
+use crate::mem::pager::disk::RUN;
 use crate::mem::pager::{Budget, Pager, Wish};
 use crate::mem::{frame, heap};
 use crate::paging::shadow::Limit;
@@ -67,7 +68,11 @@ pub(super) fn pager<B: Backend>(
         resident: wanted.resident_mib,
     };
     let budget = Budget::divide(share, wish).ok_or_else(too_small)?;
-    let heap_bytes = usize::try_from(Pager::heap_bytes(budget, wanted.replacement)).unwrap_or(usize::MAX);
+    let configs = machine.entries.iter().map(|entry| &entry.config);
+    let disk = machine.page_disks.as_ref().and_then(|disks| disks.part(configs, number));
+    let for_disk = if disk.is_some() { Pager::DISK_HEAP_BYTES } else { 0 };
+    let heap_bytes = Pager::heap_bytes(budget, wanted.replacement) + for_disk;
+    let heap_bytes = usize::try_from(heap_bytes).unwrap_or(usize::MAX);
     if !heap::has_room(heap_bytes) {
         return Err(BuildError::Room("pager"));
     }
@@ -78,12 +83,17 @@ pub(super) fn pager<B: Backend>(
     if config.devices.balloon {
         pager.expect_discards().map_err(|_| BuildError::Room("pager"))?;
     }
+    let disk_runs = disk.as_ref().map_or(0, |disk| u64::from(disk.runs()));
+    if let Some(disk) = disk {
+        pager.use_disk(disk).map_err(|_| BuildError::Room("pager"))?;
+    }
     ::log::info!(
-        "{}: overcommitted: of {} MiB, {} MiB in frames at a time, {} MiB for compressed pages; {}",
+        "{}: overcommitted: of {} MiB, {} MiB in frames at a time, {} MiB for compressed pages, {} MiB of disk; {}",
         config.name,
         config.memory_mib,
         u64::from(budget.resident) / MIB,
         u64::from(budget.store) / MIB,
+        disk_runs * u64::from(RUN) / MIB,
         wanted.replacement,
     );
     Ok(Some(Arc::new(pager)))

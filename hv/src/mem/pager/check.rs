@@ -10,8 +10,9 @@ impl State {
     pub(super) fn lose_all(&mut self) {
         self.store.clear(&mut *self.memory);
         self.stored = 0;
+        self.disk.iter_mut().for_each(super::disk::Disk::clear);
         self.places.for_each_mut(|place| {
-            if matches!(place.get(), Place::Stored(_)) {
+            if matches!(place.get(), Place::Stored(_) | Place::OnDisk(_)) {
                 *place = Packed::new(Place::Zero { evicted: true });
             }
         });
@@ -19,7 +20,7 @@ impl State {
 
     pub(super) fn check(&self) {
         self.store.check();
-        let (mut seen, mut stored) = ([0; 3], 0);
+        let (mut seen, mut stored, mut on_disk) = ([0; 3], 0, 0);
         for number in 0..self.places.len() {
             match self.places[number].get() {
                 Place::Resident(slot) => {
@@ -32,6 +33,7 @@ impl State {
                 }
                 Place::Leaving => seen[2] += 1,
                 Place::Stored(_) => stored += 1,
+                Place::OnDisk(_) => on_disk += 1,
                 Place::Zero { .. } => {}
             }
         }
@@ -41,6 +43,8 @@ impl State {
         }
         assert_eq!(seen, [self.resident as usize, self.arrivals.len(), leaving.count()]);
         assert_eq!(self.stored, stored);
+        assert_eq!(self.disk.as_ref().map_or(0, |disk| disk.pages), on_disk);
+        self.disk.iter().for_each(super::disk::Disk::check);
         let slots: Vec<_> = (0..self.resident).map(|slot| self.slots[slot as usize]).collect();
         let places = slots.iter().chain(self.arrivals.iter());
         assert_eq!(places.clone().filter(|page| page.is_vacant()).count(), self.vacant as usize);

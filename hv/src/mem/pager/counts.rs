@@ -33,11 +33,17 @@ pub struct Counts {
     pub stored: u64,
     /// Frames of the store now.
     pub store_frames: u64,
+    /// Pages on the disk now.
+    pub on_disk: u64,
+    /// Runs read from the disk.
+    pub disk_reads: u64,
+    /// Writes to the disk, of up to a run each.
+    pub disk_writes: u64,
 }
 
 impl Counts {
     /// Each with its name in records.
-    pub fn named(&self) -> [(&'static str, u64); 15] {
+    pub fn named(&self) -> [(&'static str, u64); 18] {
         use abi::telemetry::key;
         [
             (key::FAULTS, self.faults),
@@ -55,6 +61,9 @@ impl Counts {
             (key::RESIDENT, self.resident),
             (key::STORED, self.stored),
             (key::STORE_FRAMES, self.store_frames),
+            (key::ON_DISK, self.on_disk),
+            (key::DISK_READS, self.disk_reads),
+            (key::DISK_WRITES, self.disk_writes),
         ]
     }
 }

@@ -46,9 +46,8 @@ impl State {
         let place = self.places[number as usize].get();
         match place {
             Place::Zero { .. } => {}
-            Place::Stored(handle) => {
-                self.store.remove(handle, &mut *self.memory);
-                self.stored -= 1;
+            Place::Stored(_) | Place::OnDisk(_) => {
+                self.forget_stored(place);
                 self.counts.discarded += 1;
             }
             Place::Leaving => {

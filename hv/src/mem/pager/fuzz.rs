@@ -11,6 +11,7 @@ use spin::Mutex;
 
 use super::*;
 use crate::arch::addr::{Hpa, PAGE_SIZE};
+use crate::mem::pager::disk::{DiskError, PageDisk, RUN, RUN_BYTES};
 use crate::mem::pager::store::Store;
 
 const PAGE: usize = PAGE_SIZE as usize;
@@ -92,6 +93,60 @@ impl FrameMemory for SharedFrames {
     }
 }
 
+/// A disk of a few runs, which can fail.
+#[derive(Clone, Debug)]
+pub struct TestDisk {
+    bytes: Vec<u8>,
+    /// Requests until one fails; then all do.
+    left: Option<u32>,
+}
+
+impl TestDisk {
+    /// One with this many runs.
+    pub fn new(runs: u32) -> TestDisk {
+        TestDisk { bytes: vec![0x5a; runs as usize * RUN_BYTES], left: None }
+    }
+
+    /// The same, with so many requests before it fails.
+    pub fn failing_after(runs: u32, requests: u32) -> TestDisk {
+        TestDisk { left: Some(requests), ..TestDisk::new(runs) }
+    }
+
+    fn count(&mut self) -> Result<(), DiskError> {
+        match &mut self.left {
+            None => Ok(()),
+            Some(0) => Err(DiskError),
+            Some(left) => {
+                *left -= 1;
+                Ok(())
+            }
+        }
+    }
+}
+
+impl PageDisk for TestDisk {
+    fn runs(&self) -> u32 {
+        (self.bytes.len() / RUN_BYTES) as u32
+    }
+
+    fn read(&mut self, run: u32, out: &mut [u8]) -> Result<(), DiskError> {
+        // Unspecified, if it fails.
+        out.fill(0xee);
+        self.count()?;
+        out.copy_from_slice(&self.bytes[run as usize * RUN_BYTES..][..RUN_BYTES]);
+        Ok(())
+    }
+
+    fn write(&mut self, place: u32, pages: &[u8]) -> Result<(), DiskError> {
+        assert!((place % RUN) as usize + pages.len() / PAGE <= RUN as usize && !pages.is_empty());
+        let into = &mut self.bytes[place as usize * PAGE..][..pages.len()];
+        into.fill(0xee);
+        self.count()?;
+        self.bytes[place as usize * PAGE..][..pages.len()].copy_from_slice(pages);
+        Ok(())
+    }
+}
+
 /// A page's bytes: mostly zeroes, text, or noise.
 fn contents(kind: u8, seed: u64) -> Vec<u8> {
     let mut word = seed | 1;
@@ -143,6 +198,14 @@ pub(super) fn fuzz_pager(data: &[u8]) {
     let span = Span { low: PAGES / 2, high_start: Gfn(1 << 20), high: PAGES / 2 };
     let budget = Budget { resident, reserve: 8, store };
     let pager = Pager::new(span, budget, policy, Box::new(frames.clone())).expect("the test's own heap");
+    match input.byte().unwrap_or(0) % 8 {
+        0..=2 => {}
+        runs @ 3..=6 => pager.use_disk(Box::new(TestDisk::new(u32::from(runs) - 2))).expect("as above"),
+        _ => {
+            let requests = input.byte().unwrap_or(0).into();
+            pager.use_disk(Box::new(TestDisk::failing_after(3, requests))).expect("as above");
+        }
+    }
     let mut present = BTreeMap::<u64, Hfn>::new();
     let mut holds = BTreeMap::<u64, Vec<u8>>::new();
     while let Some(op) = input.byte() {

@@ -1,6 +1,7 @@
 //! The pager of a VM whose memory is overcommitted: which pages are in frames, and where the others are.
 //!
-//! A page that was never touched has no frame; one that is evicted is in the compressed [`store`], or, if it is all zeroes, nowhere.
+//! A page that was never touched has no frame; one that is evicted is in the compressed [`store`], or on a [`disk`](mod@disk) when that is
+//! full, or, if it is all zeroes, nowhere.
 //! The P2m says of both that they are absent, and asks for a frame when the page is accessed ([`Pager::bring_in`]); who evicts is
 //! `vm::overcommit`. docs/design/0029-overcommit.md has the whole.
 //!
@@ -19,8 +20,10 @@ mod arrivals;
 mod budget;
 #[cfg(any(test, feature = "testing"))]
 mod check;
+mod contents;
 pub mod counts;
 mod discard;
+pub mod disk;
 pub mod frames;
 #[cfg(any(test, feature = "testing"))]
 mod fuzz;
@@ -41,6 +44,8 @@ use spin::Mutex;
 
 pub use self::budget::Wish;
 use self::counts::Counts;
+use self::disk::Disk;
+pub use self::disk::PageDisk;
 pub use self::frames::FrameMemory;
 #[cfg(any(test, feature = "testing"))]
 pub use self::fuzz::fuzz_one;
@@ -115,19 +120,25 @@ pub enum Failure {
     NoFrame = 2,
     /// What the store has of a page is not a page.
     Corrupt = 3,
+    /// The disk has not given a page back.
+    DiskRead = 4,
+    /// The disk has not taken a page.
+    DiskWrite = 5,
 }
 
 impl fmt::Display for Failure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Failure::StoreFull => {
-                "the store of its evicted pages is full (they compress badly); raise `resident_mib`, lower `memory_mib`, or give \
-                 the host more memory"
+                "the store of its evicted pages is full (they compress badly), and so is the disk for them, if there is one; raise \
+                 `resident_mib`, lower `memory_mib`, or give the host more memory or a larger disk for pages"
             }
             Failure::NoFrame => {
                 "there is no frame for a page that it accesses; lower `resident_mib` or `memory_mib`, or give the host more memory"
             }
             Failure::Corrupt => "a page in the compressed store is damaged; this is a bug of the hypervisor",
+            Failure::DiskRead => "the disk for evicted pages has failed to read one that it accesses; use another disk",
+            Failure::DiskWrite => "the disk for evicted pages has failed to write; use another disk, or none",
         })
     }
 }
@@ -236,7 +247,9 @@ impl Pager {
             0 => None,
             1 => Some(Failure::StoreFull),
             2 => Some(Failure::NoFrame),
-            _ => Some(Failure::Corrupt),
+            3 => Some(Failure::Corrupt),
+            4 => Some(Failure::DiskRead),
+            _ => Some(Failure::DiskWrite),
         }
     }
 
@@ -278,6 +291,18 @@ impl Pager {
     pub fn expect_discards(&self) -> Result<(), OutOfMemory> {
         self.state.lock().expect_discards()
     }
+
+    /// Gives it a disk, for pages that the store has no room for. Before the VM runs. It takes [`Pager::DISK_HEAP_BYTES`] of the heap.
+    ///
+    /// # Errors
+    /// No memory for what is to be known of it.
+    pub fn use_disk(&self, device: Box<dyn PageDisk>) -> Result<(), OutOfMemory> {
+        self.state.lock().disk = Some(Disk::new(device)?);
+        Ok(())
+    }
+
+    /// What a disk takes of the heap, at most.
+    pub const DISK_HEAP_BYTES: u64 = Disk::HEAP_BYTES;
 
     /// Chooses pages for eviction, in return for those that have arrived, up to [`BATCH`]. They are leaving on return: the caller
     /// makes them absent in the P2m before it unlocks the memory, has all processors forget them, and calls [`Pager::store`].

@@ -10,6 +10,8 @@ pub(super) enum Place {
     Zero { evicted: bool },
     /// In the store.
     Stored(Handle),
+    /// At this place on the disk.
+    OnDisk(u32),
     /// In no slot yet: an entry among the arrivals, with a frame or vacant.
     Arrived(u32),
     /// In this slot, with a frame or vacant.
@@ -25,11 +27,15 @@ pub(super) struct Packed(u32);
 impl Packed {
     const BITS: u32 = 30;
     const VALUE: u32 = (1 << Self::BITS) - 1;
+    /// Values with the first tag from here on are places on the disk. Numbers of pages have 30 bits less some, and no pager has more
+    /// places on its disk than pages.
+    const DISK: u32 = 16;
 
     pub(super) fn new(place: Place) -> Packed {
         let (tag, value) = match place {
             Place::Zero { evicted } => (0, u32::from(evicted)),
             Place::Leaving => (0, 2),
+            Place::OnDisk(place) => (0, Self::DISK + place),
             Place::Stored(handle) => (1, handle),
             Place::Resident(slot) => (2, slot),
             Place::Arrived(entry) => (3, entry),
@@ -40,6 +46,7 @@ impl Packed {
     pub(super) fn get(self) -> Place {
         match (self.0 >> Self::BITS, self.0 & Self::VALUE) {
             (0, 2) => Place::Leaving,
+            (0, value @ Self::DISK..) => Place::OnDisk(value - Self::DISK),
             (0, value) => Place::Zero { evicted: value != 0 },
             (1, value) => Place::Stored(value),
             (2, value) => Place::Resident(value),

@@ -4,19 +4,20 @@ use alloc::boxed::Box;
 use alloc::vec::Vec;
 
 use abi::config::Replacement as PolicyName;
-use lz4_flex::block::{CompressTable, compress_into_with_table, decompress_into};
+use lz4_flex::block::CompressTable;
 
 use super::arrivals::Arrivals;
 use super::counts::Counts;
+use super::disk::Disk;
 use super::place::{Packed, Place};
 use super::replacement::Replacement;
-use super::store::{Handle, Store};
+use super::store::Store;
 use super::{BATCH, Budget, Failure, FrameMemory, Pages, Resident, Span};
 use crate::arch::addr::{Gfn, Hfn, PAGE_SIZE};
 use crate::mem::pieces::{OutOfMemory, Pieces};
 use crate::mem::replace::{AccessBits, NONE, Page, Slot};
 
-const PAGE: usize = PAGE_SIZE as usize;
+pub(super) const PAGE: usize = PAGE_SIZE as usize;
 /// What compression may write: lz4 makes a page that does not compress a little longer.
 const PACKED: usize = PAGE + PAGE / 8;
 
@@ -46,12 +47,15 @@ pub(super) struct State {
     pub(super) free: Vec<u32>,
     pub(super) store: Store,
     pub(super) stored: u64,
+    pub(super) disk: Option<Disk>,
+    /// The page after which the next ones go from the store to the disk.
+    pub(super) spilled: u32,
     /// Where the scan for policies that count accesses goes on.
     scanned: u32,
     pub(super) counts: Counts,
-    table: CompressTable,
-    plain: [u8; PAGE],
-    packed: [u8; PACKED],
+    pub(super) table: CompressTable,
+    pub(super) plain: [u8; PAGE],
+    pub(super) packed: [u8; PACKED],
 }
 
 /// Access bits by slot.
@@ -113,6 +117,8 @@ impl State {
             free,
             store: Store::new(budget.store)?,
             stored: 0,
+            disk: None,
+            spilled: 0,
             scanned: 0,
             counts: Counts::default(),
             table: CompressTable::small(),
@@ -127,6 +133,9 @@ impl State {
             resident: in_frames,
             stored: self.stored,
             store_frames: self.store.frames().into(),
+            on_disk: self.disk.as_ref().map_or(0, |disk| disk.pages),
+            disk_reads: self.disk.as_ref().map_or(0, |disk| disk.reads),
+            disk_writes: self.disk.as_ref().map_or(0, |disk| disk.writes),
             ..self.counts
         }
     }
@@ -146,11 +155,17 @@ impl State {
                 self.rescue(number, attach);
                 return Ok(());
             }
-            Place::Zero { .. } | Place::Stored(_) | Place::Resident(_) | Place::Arrived(_) => {}
+            Place::Zero { .. }
+            | Place::Stored(_)
+            | Place::OnDisk(_)
+            | Place::Resident(_)
+            | Place::Arrived(_) => {}
         }
         let begin = self.memory.ticks();
         self.counts.faults += 1;
-        self.counts.refaults += u64::from(matches!(place, Place::Zero { evicted: true } | Place::Stored(_)));
+        let was_evicted =
+            matches!(place, Place::Zero { evicted: true } | Place::Stored(_) | Place::OnDisk(_));
+        self.counts.refaults += u64::from(was_evicted);
         // Before a frame is taken: without room in the list it would be lost.
         self.arrivals.reserve(1 + self.leaving.len()).map_err(|_| Failure::NoFrame)?;
         let frame = self.take_frame().ok_or(Failure::NoFrame)?;
@@ -158,10 +173,7 @@ impl State {
             self.release_frame(frame);
             return Err(failure);
         }
-        if let Place::Stored(handle) = place {
-            self.store.remove(handle, &mut *self.memory);
-            self.stored -= 1;
-        }
+        self.forget_stored(place);
         attach(Hfn(frame.into()));
         match self.entry(place) {
             Some(page) => {
@@ -197,25 +209,6 @@ impl State {
         } else {
             self.memory.give_back(Hfn(frame.into()));
         }
-    }
-
-    /// Writes what an absent page holds into a frame.
-    fn fill(&mut self, place: Place, frame: Hfn) -> Result<(), Failure> {
-        let Place::Stored(handle) = place else {
-            self.memory.clear(frame);
-            return Ok(());
-        };
-        let length = self.store.get(handle, &mut self.plain, &*self.memory).map_err(|_| Failure::Corrupt)?;
-        if length == PAGE {
-            self.memory.write(frame.base(), &self.plain);
-            return Ok(());
-        }
-        let packed = self.plain.get(..length).ok_or(Failure::Corrupt)?;
-        match decompress_into(packed, &mut self.packed[..PAGE]) {
-            Ok(PAGE) => self.memory.write(frame.base(), &self.packed[..PAGE]),
-            _ => return Err(Failure::Corrupt),
-        }
-        Ok(())
     }
 
     /// While slots are free, a page gets one at once; otherwise when another has been chosen for eviction.
@@ -325,15 +318,18 @@ impl State {
         self.memory.read(frame.base(), &mut self.plain);
         let place = if self.plain.iter().all(|byte| *byte == 0) {
             self.counts.zero_pages += 1;
-            Some(Place::Zero { evicted: true })
+            Ok(Place::Zero { evicted: true })
         } else {
-            self.compress().map(Place::Stored)
+            self.keep(frame).map(Place::Stored)
         };
-        let Some(place) = place else {
-            // Nothing is lost: the page is there as before.
-            attach(resident(self.span, page));
-            self.queue(page);
-            return Err(Failure::StoreFull);
+        let place = match place {
+            Ok(place) => place,
+            Err(failure) => {
+                // Nothing is lost: the page is there as before.
+                attach(resident(self.span, page));
+                self.queue(page);
+                return Err(failure);
+            }
         };
         self.stored += u64::from(matches!(place, Place::Stored(_)));
         self.places[page.number as usize] = Packed::new(place);
@@ -341,21 +337,6 @@ impl State {
         self.counts.went_out += 1;
         self.counts.out_ticks += self.memory.ticks().wrapping_sub(begin);
         Ok(true)
-    }
-
-    /// Puts the page in `plain` into the store, compressed if that makes it shorter.
-    fn compress(&mut self) -> Option<Handle> {
-        let length = compress_into_with_table(&self.plain, &mut self.packed, &mut self.table);
-        let packed = length.ok().and_then(|length| self.packed.get(..length)).filter(|it| it.len() < PAGE);
-        let bytes = packed.unwrap_or(&self.plain);
-        let (is_plain, length) = (bytes.len() == PAGE, bytes.len());
-        let handle = self.store.put(bytes, &mut *self.memory)?;
-        if is_plain {
-            self.counts.incompressible += 1;
-        }
-        self.counts.compressed_from += PAGE as u64;
-        self.counts.compressed_to += length as u64;
-        Some(handle)
     }
 
     /// See [`Pager::reset`](super::Pager::reset).
@@ -380,6 +361,7 @@ impl State {
         }
         self.store.clear(&mut *self.memory);
         self.stored = 0;
+        self.disk.iter_mut().for_each(Disk::clear);
     }
 }
 

@@ -81,6 +81,16 @@ fn pager<V: Virt, M: HostMemory>(view: &View<'_, V, M>, answer: &mut dyn Write) 
         counts.incompressible,
         Seconds { ticks: counts.in_ticks, khz },
         Seconds { ticks: counts.out_ticks, khz }
+    )?;
+    if counts.disk_writes == 0 {
+        return Ok(());
+    }
+    writeln!(
+        answer,
+        "on the disk: {}; {} reads and {} writes of up to 64 KiB",
+        bytes(counts.on_disk),
+        counts.disk_reads,
+        counts.disk_writes
     )
 }
 

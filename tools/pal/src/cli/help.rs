@@ -32,6 +32,8 @@ Examples:
                                       the guest gives free memory back
   cargo pal run --mem 512 --overcommit --host-mem 384
                                       more memory than the machine has
+  cargo pal run --mem 512 --overcommit --host-mem 256 --page-disk 512
+                                      what does not fit goes to a disk
   cargo pal run --fast-mem 64 --fast-sharing wss --fast-policy histogram
                                       moves hot pages to 64 MiB of fast memory
   cargo pal run --lab westmere-x5660 --lab-time --fast-mem 64

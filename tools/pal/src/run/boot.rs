@@ -7,7 +7,7 @@ use anyhow::{Context, Result};
 use super::{
     bochs, devices, fast,
     machine::{self, Machine},
-    medium,
+    medium, page_disk,
     pcpus::{self, Numbers, Pcpus},
     prepare::{Guest, Prepared},
     qemu,
@@ -64,7 +64,7 @@ pub fn start(
                     telemetry: true,
                     exit_device: true,
                     test_device: false,
-                    devices: Vec::new(),
+                    devices: page_disk::arguments(args.page_disk, scratch)?,
                     virtio_console: false,
                     lab,
                     records,

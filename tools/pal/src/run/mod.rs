@@ -14,6 +14,7 @@ mod keys;
 mod machine;
 mod medium;
 mod output;
+mod page_disk;
 pub mod pcpus;
 mod prepare;
 mod qemu;

@@ -98,6 +98,7 @@ pub fn check(args: &RunArgs) -> Result<()> {
         crate::lab::find(name)?;
     }
     super::fast::check(args)?;
+    super::page_disk::check(args)?;
     match args.machine {
         Machine::Native | Machine::BochsNative if args.pcpus != Pcpus::ONE => {
             wrong("--pcpus: without the hypervisor the machine's processors are the guest's: --vcpus")
