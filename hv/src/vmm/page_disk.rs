@@ -1,6 +1,6 @@
 //! The host's disk for evicted pages, if there is one, and each overcommitted VM's part of it.
 //!
-//! It is a virtio disk that begins with [`SIGNATURE`]: whoever writes that there gives the disk away, and no other is written to. It
+//! It is a virtio disk that begins with [`SIGNATURE`]: to write that there is to give the disk away, and no other is written to. It
 //! is looked for once, at the start, if a VM is overcommitted. Parts are fixed, in proportion to the VMs' memory, so that none
 //! takes another's. What a VM had there is not wiped when it ends; nothing reads it but the pager that wrote it.
 
@@ -94,7 +94,7 @@ fn part(runs: u64, before: u64, own: u64, all: u64) -> (u64, u32) {
     (first, (at(before + own) - first).min(most).try_into().unwrap_or(u32::MAX))
 }
 
-/// The order of a block of frames with so many bytes.
+/// The order of a block of frames with this many bytes.
 fn order(bytes: usize) -> u8 {
     (bytes / 4096).next_power_of_two().ilog2() as u8
 }

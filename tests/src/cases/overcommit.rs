@@ -3,6 +3,7 @@
 use std::process::Command;
 
 use anyhow::{Context as _, Result, ensure};
+use serde_json::Value;
 
 use super::monitor::{ask, enter, leave};
 use super::{Case, boot::read_stats, only, stress::here};
@@ -12,6 +13,7 @@ pub const CASES: &[Case] = &[
     only("qemu-svm", "overcommit: stress in a third of its memory", third)
         .also(&["shadow"])
         .more(&["switch=50", "agile"]),
+    only("qemu-svm", "overcommit: pages on a disk", on_disk).more(&["shadow"]),
     only("qemu-svm", "overcommit: free pages that a guest reports", reports).more(&[
         "shadow",
         "switch=50",
@@ -26,7 +28,7 @@ pub const CASES: &[Case] = &[
 ];
 
 /// Runs the stress program in a guest of 128 MiB of which 40 MiB are in frames.
-fn stress(context: &Context, arguments: &[&str], options: &[&str]) -> Result<()> {
+fn stress(context: &Context, arguments: &[&str], options: &[&str]) -> Result<Value> {
     let (put, stats) = (format!("{}:/stress", context.stress[0].display()), context.path("stats.json"));
     let command = format!("/stress {}", arguments.join(" "));
     let base = ["--mem", "128", "--overcommit", "--resident", "40", "--put", &put, "--exec", &command];
@@ -39,21 +41,32 @@ fn stress(context: &Context, arguments: &[&str], options: &[&str]) -> Result<()>
     // By a third at most the policy's choice may be exceeded at an instant.
     ensure!(counted("resident") <= counted("resident_frames") * 4 / 3, "{stats}");
     ensure!(counted("compressed_to") < counted("compressed_from"), "{stats}");
-    Ok(())
+    Ok(stats)
 }
 
 fn third(context: &Context) -> Result<()> {
-    stress(context, &["1", "1"], &[])
+    stress(context, &["1", "1"], &[]).map(drop)
+}
+
+/// Little memory for compressed pages: most of what is evicted goes on to the disk, and comes back from there.
+fn on_disk(context: &Context) -> Result<()> {
+    let stats = stress(context, &["1", "1"], &["--host-mem", "80", "--page-disk", "128"])?;
+    let pager = &stats["guests"][0]["paging"]["pager"];
+    let counted = |name: &str| pager[name].as_u64().unwrap_or(0);
+    ensure!(counted("disk_writes") > 100 && counted("disk_reads") > 100, "{stats}");
+    // A run at a time.
+    ensure!(counted("disk_reads") < counted("refaults") && counted("on_disk") > 0, "{stats}");
+    Ok(())
 }
 
 fn processors(context: &Context) -> Result<()> {
-    stress(context, &["1", "1", "2"], &["--vcpus", "2", "--pcpus", "2"])
+    stress(context, &["1", "1", "2"], &["--vcpus", "2", "--pcpus", "2"]).map(drop)
 }
 
 fn policies(context: &Context) -> Result<()> {
     ["clock-pro", "seq", "apr", "lru", "s3-fifo", "sieve"]
         .iter()
-        .try_for_each(|policy| stress(context, &["2", "1"], &["--replacement", policy]))
+        .try_for_each(|policy| stress(context, &["2", "1"], &["--replacement", policy]).map(drop))
 }
 
 /// Both fill much of their memory, stress the rest, and find the first part as it was.

@@ -187,7 +187,7 @@ mod tests {
         assert_eq!(disk.room(), Some((18, 2)));
         stage(&mut disk, 0, 5);
         assert_eq!(disk.write(18, 1), Ok(()));
-        // The run was in the buffer before the write, and is read anew.
+        // The run was in the buffer before the write, and is read again.
         assert_eq!((disk.read(18).unwrap()[0], disk.read(17).unwrap()[0]), (5, 9));
         assert_eq!(disk.room(), Some((19, 1)));
         disk.check();

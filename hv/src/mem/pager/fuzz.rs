@@ -107,7 +107,7 @@ impl TestDisk {
         TestDisk { bytes: vec![0x5a; runs as usize * RUN_BYTES], left: None }
     }
 
-    /// The same, with so many requests before it fails.
+    /// The same, with this many requests before it fails.
     pub fn failing_after(runs: u32, requests: u32) -> TestDisk {
         TestDisk { left: Some(requests), ..TestDisk::new(runs) }
     }
