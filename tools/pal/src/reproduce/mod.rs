@@ -49,6 +49,7 @@ Examples:
   cargo pal reproduce memory-fig72 --quick
   cargo pal reproduce region-fig18 --quick
   cargo pal reproduce region-fig28 --quick
+  cargo pal reproduce region-fig33 --quick
   cargo pal reproduce region-fig38 --quick
 
 The workloads stand in for those of the papers (cargo pal workload list). All figures are modelled: the machine is a lab machine; those of APR are simulated. \

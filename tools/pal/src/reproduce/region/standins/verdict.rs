@@ -72,9 +72,9 @@ impl Run {
 
 /// What the page says of the programs.
 pub const STANDINS: &str = "
-SPEC CPU2006 is licensed and absent. The programs are [stand-ins](../../tests/kits/standins/standins.c)
-that use memory as some of it do: each was made to meet Conditions 1 to 3 of the thesis (2.3.1), or to
-break one.
+SPEC CPU2006 is licensed and absent. The programs are
+[stand-ins](../../tests/kits/standins/standins.c) that use memory as some of it do: each was made to
+meet Conditions 1 to 3 of the thesis (2.3.1), or to break one.
 ";
 
 /// Titles of the columns.
