@@ -1,6 +1,7 @@
 //! The figures of the thesis on memory regions: memlat runs on a lab machine of two packages, with `--regions` and without.
 //! [`point`] runs one point of a figure, [`verdict`] has the claims; [`calibrate`] is made of points, too. [`several`] has the figures
-//! with several VMs, [`loads`] what caches have, [`standins`] other programs than memlat.
+//! with several VMs, [`loads`] what caches have, [`standins`] other programs than memlat, and
+//! [`web`] a server.
 
 pub mod calibrate;
 mod loads;
@@ -9,6 +10,7 @@ mod session;
 mod several;
 mod standins;
 mod verdict;
+mod web;
 
 use std::{
     fmt::Write,
@@ -49,7 +51,7 @@ pub struct Figure {
 }
 
 /// All of them.
-pub const FIGURES: [Figure; 6] = [
+pub const FIGURES: [Figure; 7] = [
     Figure {
         name: "region-fig18",
         shows: "memlat with two regions that are mapped to two caches, beside one cache",
@@ -79,6 +81,11 @@ pub const FIGURES: [Figure; 6] = [
         name: several::ISOLATED,
         shows: "two memlats beside a VM that pollutes caches, which `partition` isolates",
         labs: &["westmere-x5660"],
+    },
+    Figure {
+        name: web::NAME,
+        shows: "a web server whose kernel's caches have regions (figures 46 to 58)",
+        labs: &["clovertown-x5365"],
     },
 ];
 
@@ -136,6 +143,7 @@ pub fn run(figure: &Figure, args: &ReproduceArgs, project: &Project, ui: &Ui) ->
         several::BALANCED | several::ISOLATED => return several::run(figure, args, project, ui),
         loads::NAME => return loads::run(figure, args, project, ui),
         standins::NAME => return standins::run(figure, args, project, ui),
+        web::NAME => return web::run(figure, args, project, ui),
         _ => {}
     }
     let labs: Vec<String> = match &args.lab {
