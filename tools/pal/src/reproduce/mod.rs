@@ -51,6 +51,7 @@ Examples:
   cargo pal reproduce region-fig28 --quick
   cargo pal reproduce region-fig33 --quick
   cargo pal reproduce region-fig38 --quick
+  cargo pal reproduce region-web --quick
 
 The workloads stand in for those of the papers (cargo pal workload list). All figures are modelled: the machine is a lab machine; those of APR are simulated. \
 Cells are kept; what another figure or a comparison with the same --json has run is not run again.

@@ -203,7 +203,11 @@ mod tests {
         ];
         assert_eq!(holds(&good), [true; 4]);
         let [sphinx, namd, povray] = good;
-        assert_eq!(holds(&[namd.clone()]), [false, true], "none gains as much as the thesis' best");
+        assert_eq!(
+            holds(std::slice::from_ref(&namd)),
+            [false, true],
+            "none gains as much as the thesis' best"
+        );
         assert_eq!(holds(&[sphinx.clone(), measured("namd", 1.0, 2000, 0)]), [false, false]);
         assert_eq!(holds(&[measured("povray", 0.9, 1000, 1)]), [false, false]);
         assert!(claims(&[measured("povray", 0.9, 1000, 1)])[0].ours.contains("povray"));

@@ -19,7 +19,7 @@ use super::{
         session::{APPEND, TIMEOUT_SECONDS, number},
     },
     Point,
-    verdict::{Measured, OFF, PROGRAM, UNIFY},
+    verdict::{Measured, PROGRAM, UNIFY, is_off},
 };
 use crate::{
     host::{ext4, needs::Needs},
@@ -132,7 +132,11 @@ impl Kit {
                 break Ok(());
             }
             if text[begin..].trim() == "ready" {
-                let commands = if point.regions == PROGRAM { MAP_PROGRAM } else { MAP_SET };
+                let commands = match point.regions {
+                    regions if is_off(regions) || regions == UNIFY => &[],
+                    PROGRAM => MAP_PROGRAM,
+                    _ => MAP_SET,
+                };
                 break commands
                     .iter()
                     .try_for_each(|command| map(&program, &machine, &self.project, command));
@@ -153,7 +157,7 @@ impl Kit {
 
     fn words(&self, setup: &Setup, point: &Point, machine: &str) -> Vec<String> {
         let Point { kind, vcpus, regions, ms: [warm, measured] } = point;
-        let set = if [OFF, UNIFY].contains(regions) { "none" } else { regions };
+        let set = if is_off(regions) || *regions == UNIFY { "none" } else { regions };
         // Index and documents are as the regions of figure 18: larger than a cache together, and smaller than two.
         let kib = setup.cache_kib() * 6 / 8;
         let policy = match *regions {
