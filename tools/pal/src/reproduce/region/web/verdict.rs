@@ -138,8 +138,8 @@ requests to a search in Python, which goes over an index and then over a table o
 ([page.py](../../tests/kits/webload/page.py)): each fits one cache, both do not. The load is in the
 same guest, over loopback, with twelve connections for each VCPU. The set of slab caches of each run
 has a [region](../guest-kit.md#slab-caches-in-regions), which the monitor maps to the second cache.
-With `program` the page's two tables have one each, by the device of the [SDK](../sdk.md#the-
-device), which the monitor maps to both caches. VCPUs are free in all runs.
+With `program` the page's two tables have one each, by the device of the
+[SDK](../sdk.md#the-device), which the monitor maps to both caches. VCPUs are free in all runs.
 ";
 
 /// Titles of the columns.
