@@ -12,7 +12,7 @@ use anyhow::Result;
 
 use self::{
     kit::Kit,
-    verdict::{AGAIN, Kind, Measured, OFF, PROGRAM, UNIFY},
+    verdict::{AGAIN, Kind, Measured, OFF, OPEN, PROGRAM, UNIFY},
 };
 use super::{super::ReproduceArgs, Figure, point::Setup};
 use crate::{
@@ -71,7 +71,7 @@ fn points(quick: bool) -> Vec<Point> {
             points.extend(again.iter().map(|again| point(again)));
             points.extend(sets.iter().map(|set| point(set)));
             if kind == Kind::Dynamic {
-                points.push(point(PROGRAM));
+                points.extend([OPEN, PROGRAM].map(point));
             }
             if kind == Kind::Dynamic && !quick {
                 points.push(point(UNIFY));

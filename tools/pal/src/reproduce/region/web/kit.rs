@@ -19,7 +19,7 @@ use super::{
         session::{APPEND, TIMEOUT_SECONDS, number},
     },
     Point,
-    verdict::{Measured, PROGRAM, UNIFY, is_off},
+    verdict::{Measured, OPEN, PROGRAM, UNIFY, is_off},
 };
 use crate::{
     host::{ext4, needs::Needs},
@@ -157,7 +157,11 @@ impl Kit {
 
     fn words(&self, setup: &Setup, point: &Point, machine: &str) -> Vec<String> {
         let Point { kind, vcpus, regions, ms: [warm, measured] } = point;
-        let set = if is_off(regions) || *regions == UNIFY { "none" } else { regions };
+        let set = match *regions {
+            OPEN => PROGRAM,
+            regions if is_off(regions) || regions == UNIFY => "none",
+            set => set,
+        };
         // Index and documents are as the regions of figure 18: larger than a cache together, and smaller than two.
         let kib = setup.cache_kib() * 6 / 8;
         let policy = match *regions {
