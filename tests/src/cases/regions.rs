@@ -14,7 +14,7 @@ pub const CASES: &[Case] = &[
     // never do.
     only("qemu-svm", "regions: those of a program are mapped to two caches", spread).at_length(),
     only("qemu-svm", "regions: two caches are better than one, by modelled cycles", gains),
-    only("qemu-svm", "regions: figures 18 and 28 of the thesis, their quick forms", figures).at_length(),
+    only("qemu-svm", "regions: figures 18, 28 and 30 of the thesis, their quick forms", figures).at_length(),
     only("qemu-svm", "regions: large programs on a cache each, figure 29, its quick form", balanced)
         .at_length(),
     only("qemu-svm", "regions: a noisy VM is isolated, figure 38, its quick form", isolated).at_length(),
@@ -119,8 +119,8 @@ fn seen(context: &Context, samples: &str, moves: u64) -> Result<()> {
 
 /// As a person runs them; which claims hold is the figures' to say.
 fn figures(context: &Context) -> Result<()> {
-    let json = context.path("points.json");
-    for (name, claims) in [("region-fig18", 4), ("region-fig28", 1)] {
+    for (name, claims) in [("region-fig18", 4), ("region-fig28", 1), ("region-fig30", 4)] {
+        let json = context.path(name);
         let run = context.pal(["reproduce", name, "--quick", "--json", &json], None)?.status(0)?;
         let said = run.stdout();
         ensure!(said.matches("shape  ").count() == claims && said.contains("(modelled)"), "{name}: {said}");

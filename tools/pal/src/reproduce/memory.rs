@@ -13,7 +13,7 @@ use std::{
 use anyhow::{Context, Result, bail};
 
 use super::{
-    ReproduceArgs, memlat,
+    ReproduceArgs, compile,
     verdict::{Claim, claim},
 };
 use crate::{compare::store, host::lock::lock, project::Project, status::Usage, ui::Ui};
@@ -89,7 +89,7 @@ fn prepare(name: &str, args: &ReproduceArgs, project: &Project, ui: &Ui) -> Resu
     }
     let cache = project.cache("reproduce")?;
     let lock = lock(&cache, ui)?;
-    let program = memlat(project, ui, &cache)?;
+    let program = compile(project, ui, &cache, "memlat")?;
     Ok((lab.to_owned(), program, lock))
 }
 

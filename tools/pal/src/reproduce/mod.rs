@@ -49,7 +49,9 @@ Examples:
   cargo pal reproduce memory-fig72 --quick
   cargo pal reproduce region-fig18 --quick
   cargo pal reproduce region-fig28 --quick
+  cargo pal reproduce region-fig33 --quick
   cargo pal reproduce region-fig38 --quick
+  cargo pal reproduce region-web --quick
 
 The workloads stand in for those of the papers (cargo pal workload list). All figures are modelled: the machine is a lab machine; those of APR are simulated. \
 Cells are kept; what another figure or a comparison with the same --json has run is not run again.
@@ -239,15 +241,16 @@ fn text(figure: &Figure, part: &Part, claims: &[Claim]) -> String {
     });
     head + &table + &lines.collect::<String>()
 }
-/// Compiles the program of the thesis' figures into `folder`, linked statically: it runs in any guest.
+
+/// Compiles a program of the thesis' figures, of `tests/kits`, into `folder`, linked statically: it runs in any guest.
 ///
 /// # Errors
 /// There is no compiler, or no static C library.
-fn memlat(project: &Project, ui: &Ui, folder: &Path) -> Result<PathBuf> {
-    let program = folder.join("memlat");
+fn compile(project: &Project, ui: &Ui, folder: &Path, name: &str) -> Result<PathBuf> {
+    let program = folder.join(name);
     let mut compile = Command::new("cc");
     compile.args(["-std=gnu11", "-O2", "-static", "-o"]).arg(&program);
-    compile.arg(project.root.join("tests/kits/memlat/memlat.c"));
-    ui.run("compiling memlat", &mut compile).context("it takes gcc and libc6-dev")?;
+    compile.arg(project.root.join(format!("tests/kits/{name}/{name}.c")));
+    ui.run(&format!("compiling {name}"), &mut compile).context("it takes gcc and libc6-dev")?;
     Ok(program)
 }

@@ -2,7 +2,7 @@
 //! runs it, here and for `pal compare`.
 
 pub mod args;
-mod programs;
+pub mod programs;
 pub mod record;
 pub mod runner;
 

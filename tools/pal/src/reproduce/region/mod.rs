@@ -1,11 +1,16 @@
 //! The figures of the thesis on memory regions: memlat runs on a lab machine of two packages, with `--regions` and without.
 //! [`point`] runs one point of a figure, [`verdict`] has the claims; [`calibrate`] is made of points, too. [`several`] has the figures
-//! with several VMs.
+//! with several VMs, [`loads`] what caches have, [`standins`] other programs than memlat, and
+//! [`web`] a server.
 
 pub mod calibrate;
+mod loads;
 mod point;
+mod session;
 mod several;
+mod standins;
 mod verdict;
+mod web;
 
 use std::{
     fmt::Write,
@@ -46,7 +51,7 @@ pub struct Figure {
 }
 
 /// All of them.
-pub const FIGURES: [Figure; 4] = [
+pub const FIGURES: [Figure; 7] = [
     Figure {
         name: "region-fig18",
         shows: "memlat with two regions that are mapped to two caches, beside one cache",
@@ -63,9 +68,24 @@ pub const FIGURES: [Figure; 4] = [
         labs: &["clovertown-x5365"],
     },
     Figure {
+        name: loads::NAME,
+        shows: "what two caches have of a program with two regions, before unification and with it",
+        labs: &["clovertown-x5365"],
+    },
+    Figure {
+        name: standins::NAME,
+        shows: "stand-ins of SPEC CPU2006 with unification, and where Conditions 1 to 3 forbid it",
+        labs: &["clovertown-x5365"],
+    },
+    Figure {
         name: several::ISOLATED,
         shows: "two memlats beside a VM that pollutes caches, which `partition` isolates",
         labs: &["westmere-x5660"],
+    },
+    Figure {
+        name: web::NAME,
+        shows: "a web server whose kernel's caches have regions (figures 46 to 58)",
+        labs: &["clovertown-x5365"],
     },
 ];
 
@@ -114,13 +134,17 @@ fn grid(figure: &Figure, quick: bool) -> Vec<(u32, u32)> {
 pub fn run(figure: &Figure, args: &ReproduceArgs, project: &Project, ui: &Ui) -> Result<u8> {
     if !args.workloads.is_empty() || args.scale.is_some() || args.seeds != 1 || args.no_kit {
         return Err(Usage::new(format!(
-            "{}: it runs memlat alone; only --quick, --lab, --jobs, --json and --output change it",
+            "{}: its programs are its own; only --quick, --lab, --jobs, --json and --output change it",
             figure.name
         ))
         .into());
     }
-    if [several::BALANCED, several::ISOLATED].contains(&figure.name) {
-        return several::run(figure, args, project, ui);
+    match figure.name {
+        several::BALANCED | several::ISOLATED => return several::run(figure, args, project, ui),
+        loads::NAME => return loads::run(figure, args, project, ui),
+        standins::NAME => return standins::run(figure, args, project, ui),
+        web::NAME => return web::run(figure, args, project, ui),
+        _ => {}
     }
     let labs: Vec<String> = match &args.lab {
         Some(lab) => vec![lab.clone()],
@@ -285,26 +309,44 @@ fn rows_table<const N: usize>(head: &[&str; N], rows: &[[String; N]]) -> String 
     format!("\n| {} |\n|{}\n{}", head.join(" | "), "---|".repeat(N), rows.collect::<String>())
 }
 
-/// The figure as a page of Markdown.
-fn page(figure: &Figure, args: &ReproduceArgs, all: &[(String, Vec<Measured>, Vec<Claim>)]) -> String {
+/// How a page begins: what the figure is, on which machine, and the command. `more` follows what is said of the machine.
+fn head(figure: &Figure, args: &ReproduceArgs, processors: &str, more: &str) -> String {
     let quick = if args.quick { " --quick" } else { "" };
     let lab = args.lab.as_ref().map_or(String::new(), |lab| format!(" --lab {lab}"));
-    let mut text = format!(
-        "# {}: {}\n\nAfter {PAPER}.\nAll figures are *modelled*: the machine is a [lab machine](../lab.md) with a processor in \
-         each of\ntwo packages, and time follows its cycles. No access overlaps another one there, so gains are\nlarger than on \
-         a processor.\n\n```console\n$ cargo pal reproduce {}{quick}{lab}\n```\n\nMade with Palimpsest {}.\n",
+    format!(
+        "# {}: {}\n\nAfter {PAPER}.\nAll figures are *modelled*: the machine is a [lab machine](../lab.md) with {processors} \
+         of\ntwo packages, and time follows its cycles. No access overlaps another one there, so gains are\nlarger than on \
+         a processor.\n{more}\n```console\n$ cargo pal reproduce {}{quick}{lab}\n```\n\nMade with Palimpsest {}.\n",
         figure.name,
         figure.shows,
         figure.name,
         env!("CARGO_PKG_VERSION"),
-    );
+    )
+}
+
+/// Parameters as words of code, a line for each.
+fn words(parameters: &str) -> String {
+    parameters.split(',').map(|word| format!("`{word}`")).collect::<Vec<_>>().join(",\n")
+}
+
+/// What `--regions` is told behind the policy. A move takes some 10 000 cycles; `q` is the time of a visit that is not worth one.
+fn parameters(setup: &Setup, pace: Pace) -> String {
+    format!(
+        "q_us=200,period_ms={},phase_ms={},move_us=4,least_us=60,cache_kib={}",
+        pace.period,
+        pace.phase,
+        setup.cache_kib()
+    )
+}
+
+/// The figure as a page of Markdown.
+fn page(figure: &Figure, args: &ReproduceArgs, all: &[(String, Vec<Measured>, Vec<Claim>)]) -> String {
+    let mut text = head(figure, args, "a processor in each", "");
     for (lab, measured, claims) in all {
         let _ = write!(text, "\n## {lab}\n\n{}", claims_table(claims));
         text += &rows_table(&HEAD, &measured.iter().map(cells).collect::<Vec<_>>());
         if let Some(measured) = measured.first() {
-            let parameters: Vec<_> =
-                measured.point.regions.split(',').map(|word| format!("`{word}`")).collect();
-            let _ = writeln!(text, "\nParameters:\n{}", parameters.join(",\n"));
+            let _ = writeln!(text, "\nParameters:\n{}", words(&measured.point.regions));
         }
     }
     text

@@ -1,21 +1,15 @@
-//! A point of a figure: memlat in two runs of `pal run`, in processes of their own, and what these say.
+//! A point of a figure: memlat in two runs, and what these say.
 
-use std::{
-    env, fs,
-    path::{Path, PathBuf},
-    process::{Command, Stdio},
-};
+use std::path::{Path, PathBuf};
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result};
 use labsim::machine::{Machine, Sharing};
-use rustix::process::Signal;
 use serde_json::{Value, json};
 
+use super::session;
 use crate::{
     compare::{cell, table::percent},
     host::needs::Needs,
-    run::end_with_pal,
-    ui::shell_word,
 };
 
 /// What is the same for all points on a machine.
@@ -103,10 +97,6 @@ impl Pace {
 
 /// Modelled milliseconds before the measurement without regions, where nothing has to be found.
 const WARM_OFF_MS: u32 = 100;
-/// How long a run may take.
-pub(super) const TIMEOUT_SECONDS: u32 = 1800;
-/// Words for the guest's kernel that make its boot shorter.
-pub(super) const APPEND: &str = "mitigations=off initcall_blacklist=load_system_certificate_list";
 
 impl Setup {
     /// Builds or finds everything; `scratch` is for files of the runs.
@@ -115,7 +105,7 @@ impl Setup {
     /// Something is missing here, or does not compile; the machine has no last level of caches for each package.
     pub fn new(needs: &Needs, scratch: &Path, lab: &str) -> Result<Setup> {
         let (description, machine) = crate::lab::find(lab)?;
-        let memlat = super::super::memlat(needs.project, needs.ui, scratch)?;
+        let memlat = super::super::compile(needs.project, needs.ui, scratch, "memlat")?;
         let (hypervisor, plugin) = (needs.hypervisor()?, needs.lab_plugin()?);
         let kernel = needs.kernel(crate::cli::Guest::DebianAmd64)?;
         let inputs = cell::inputs(&[&hypervisor, &plugin, &memlat, &kernel], &[&description])?;
@@ -144,6 +134,11 @@ impl Setup {
         &self.hypervisor
     }
 
+    /// Where files of runs go.
+    pub fn scratch(&self) -> &Path {
+        &self.scratch
+    }
+
     /// The program's file.
     pub fn memlat(&self) -> &Path {
         &self.memlat
@@ -152,11 +147,7 @@ impl Setup {
     /// A point: regions of this many eighths of a cache, visits of 2^`visit` accesses.
     pub fn point(&self, pace: Pace, size: u32, visit: u32) -> Point {
         let cache_kib = self.cache_kib();
-        // A move takes some 10 000 cycles; `q` is the time of a visit that is not worth one.
-        let regions = format!(
-            "unify,q_us=200,period_ms={},phase_ms={},move_us=4,least_us=60,cache_kib={cache_kib}",
-            pace.period, pace.phase
-        );
+        let regions = format!("unify,{}", super::parameters(self, pace));
         let kib = cache_kib * u64::from(size) / 8;
         let text = format!("{} {kib} {visit} {regions} {} {}", self.inputs, pace.warm, pace.measured);
         let (lab, mhz) = (self.lab.clone(), self.mhz());
@@ -174,59 +165,16 @@ impl Setup {
     }
 
     fn execute(&self, point: &Point, regions: &str, warm_ms: u32) -> Result<Run> {
-        let dir = tempfile::Builder::new().prefix("memlat-").tempdir_in(&self.scratch)?;
-        let stats = dir.path().join("stats.json");
         let accesses = 1u64 << point.visit;
         let exec = format!("/memlat chase {} {accesses} {warm_ms} {}", point.kib, point.pace.measured);
-        let words: Vec<String> = [
-            "run",
-            "--lab",
-            &self.lab,
-            "--lab-time",
-            "--lab-from",
-            "session",
-            "--lab-check",
-            "off",
-            "--pcpus",
-            "2,sockets=2",
-            "--regions",
-            regions,
-            "--timeout",
-            &TIMEOUT_SECONDS.to_string(),
-            "--stats",
-            &stats.display().to_string(),
-            "--put",
-            &format!("{}:/memlat", self.memlat.display()),
-            "--append",
-            APPEND,
-            "--exec",
-            &exec,
-        ]
-        .map(str::to_owned)
-        .into();
-        let mut pal = Command::new(env::current_exe().context("cannot find my own program")?);
-        pal.args(&words).env("PALIMPSEST_HV", &self.hypervisor).stdin(Stdio::null());
-        end_with_pal(&mut pal, Signal::TERM);
-        let output = pal.output().context("cannot start pal")?;
-        let said = String::from_utf8_lossy(&output.stdout);
-        let line = said.lines().find(|line| line.starts_with("memlat: ") && line.ends_with(" right"));
-        let (Some(line), true) = (line, output.status.success()) else {
-            let words: Vec<_> = words.iter().map(|word| shell_word(word)).collect();
-            let errors = String::from_utf8_lossy(&output.stderr);
-            bail!("{}\n{said}{errors}pal {}", output.status, words.join(" "));
-        };
-        let stats =
-            serde_json::from_str(&fs::read_to_string(&stats)?).context("the statistics are not whole")?;
-        run_of(line, &stats).with_context(|| format!("{line}: not what memlat says"))
+        let (line, stats) = session::run(self, &self.memlat, &exec, regions, None)?;
+        run_of(&line, &stats).with_context(|| format!("{line}: not what memlat says"))
     }
 }
 
 /// What memlat and the statistics say of a run.
 fn run_of(line: &str, stats: &Value) -> Option<Run> {
-    let number = |key: &str| {
-        let word = line.split(' ').find_map(|word| word.strip_prefix(key)?.strip_prefix('='));
-        word?.parse::<u64>().ok()
-    };
+    let number = |key: &str| session::number(line, key);
     let (ns, measured, warm) = (number("ns")?, number("measured")?, number("warm_ns")?);
     // Absent without regions.
     let regions = &stats["guests"][0]["paging"]["regions"];

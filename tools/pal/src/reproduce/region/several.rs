@@ -27,7 +27,8 @@ use self::{
 use super::{
     super::{ReproduceArgs, verdict::Claim},
     Figure, PAPER,
-    point::{APPEND, Setup, TIMEOUT_SECONDS},
+    point::Setup,
+    session::{APPEND, TIMEOUT_SECONDS},
 };
 use crate::{
     compare::store,

@@ -4,7 +4,10 @@
 mod closure;
 mod tree;
 
-use std::{fs, path::Path};
+use std::{
+    fs,
+    path::{Path, PathBuf},
+};
 
 use anyhow::{Context, Result, bail};
 use workloads::{Programs, Workload};
@@ -24,24 +27,38 @@ const FILES: &str = "tree";
 /// # Errors
 /// No apt, no network, no such package: what to do then.
 pub fn fetch(needs: &Needs, workload: &Workload, programs: &Programs) -> Result<Vec<String>> {
+    let found = fetch_as(needs, workload.name, programs);
+    let (_, packages) = found.with_context(|| {
+        format!(
+            "workload {}; those that fetch nothing: {}",
+            workload.name,
+            super::names(|other| other.programs.is_none())
+        )
+    })?;
+    Ok(packages)
+}
+
+/// The same of programs that are no workload, under a name of their own: the folder with what the packages hold, as they have it, and
+/// the packages.
+///
+/// # Errors
+/// As for [`fetch`].
+pub fn fetch_as(needs: &Needs, name: &str, programs: &Programs) -> Result<(PathBuf, Vec<String>)> {
     let cache = needs.project.cache("programs")?;
     let _lock = lock(&cache, needs.ui)?;
-    let place = cache.join(workload.name);
+    let place = cache.join(name);
     if !place.join(LIST).exists() {
         let advice = || {
             format!(
-                "cannot fetch the programs of workload {} (package {}): with a network, type this again; they are kept then. \
-                 Workloads that fetch nothing: {}",
-                workload.name,
+                "cannot fetch the programs of {name} (package {}): with a network, type this again; they are kept then",
                 programs.package,
-                super::names(|other| other.programs.is_none())
             )
         };
         fetch_into(needs, programs, &cache, &place).with_context(advice)?;
     }
     let list = fs::read_to_string(place.join(LIST));
     let list = list.with_context(|| format!("cannot read {}; remove that folder", place.display()))?;
-    Ok(list.lines().map(str::to_owned).collect())
+    Ok((place.join(FILES), list.lines().map(str::to_owned).collect()))
 }
 
 /// Fetches packages into a folder, which exists only if that succeeded.
