@@ -233,7 +233,8 @@ impl<M: TableMemory, F: PteFormat> Pool<M, F> {
         self.unmap_leaves(frame.base().align_down(LARGE_FRAMES << 12), 2) || small
     }
 
-    fn unmap_leaves(&mut self, to: Hpa, level: u8) -> bool {
+    /// The same for leaves of one level.
+    pub(in super::super) fn unmap_leaves(&mut self, to: Hpa, level: u8) -> bool {
         let mut slot = self.lists[self.reverse_map(to.0, level)];
         let mut any = false;
         while slot != NONE {
