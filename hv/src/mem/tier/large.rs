@@ -342,7 +342,7 @@ impl State {
     }
 
     pub(super) fn unlist(&mut self, number: u32) {
-        if self.list.count(Side::Slow) + self.list.count(Side::Fast) > 0 {
+        if self.list.has_any(number..number + PAGES) {
             for n in 0..PAGES {
                 self.list.place(number + n, None);
                 self.list.remove(number + n);

@@ -246,6 +246,8 @@ fn cold_leaves_are_joined_once_and_hot_ones_where_they_are_in_one_run() {
 #[test]
 fn which_pages_are_hot_is_found_out_where_not_all_that_look_so_fit() {
     let (_, tiers) = machine(HotPolicy::Threshold);
+    // Room for the hot half of all pieces, and for no sixth one beside five.
+    tiers.set_state(EState::new(2)).unwrap();
     let (mut table, mut places) = (Table::default(), BTreeMap::new());
     // Half of each piece is accessed in each sample, and the leaf tells of all of it.
     let is_accessed = |page: u64| page % PIECE < PIECE / 2;
