@@ -237,7 +237,7 @@ impl State {
         }
         if let Some(placed) = self.list.placed(number) {
             let is_joinable =
-                !self.pieces.is(number, JOINED | LONGEST * WAITS) && is_run(&self.list, number, placed);
+                !self.pieces.is(number, JOINED | (LONGEST * WAITS)) && is_run(&self.list, number, placed);
             if is_joinable {
                 let _rest_waits = self.pieces.plans.try_push((number, Plan::Join));
             }
@@ -260,7 +260,7 @@ impl State {
             let number = self.pieces.cursor;
             self.pieces.cursor = if number + PAGES < span.pages() { number + PAGES } else { 0 };
             let Some(first) = first_of(span, number) else { continue };
-            let is_cold = !self.pieces.is(number, IS_FAST | JOINED | LONGEST * WAITS)
+            let is_cold = !self.pieces.is(number, IS_FAST | JOINED | (LONGEST * WAITS))
                 && hot_pages(heat, first, 1) == 0
                 && heat.grain(first) == Grain::Page
                 && (0..PAGES).all(|n| self.list.side(number + n).is_none());

@@ -32,7 +32,7 @@ fn a_large_leaf_is_split_where_pages_move_and_stays_so_until_the_p2m_joins_it() 
         }
         let host = VecHost::new(HOST, 2 * M2 as usize);
         // The second 2 MiB at address 0, as one page.
-        for (at, entry) in [(1, 2 * PAGE_SIZE | 7), (2, 3 * PAGE_SIZE | 7), (3, M2 | 0xe7)] {
+        for (at, entry) in [(1, (2 * PAGE_SIZE) | 7), (2, (3 * PAGE_SIZE) | 7), (3, M2 | 0xe7)] {
             VmMemory::new(&p2m, &host).write(Gpa(at * PAGE_SIZE), &u64::to_le_bytes(entry)).unwrap();
         }
         let mut shadow = Shadow::<_, Npt>::new(&arena, 32, 40, Tuning::default()).unwrap();
