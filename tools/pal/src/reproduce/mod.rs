@@ -47,7 +47,7 @@ Examples:
   cargo pal reproduce agile-fig-2m --quick  walks with pages of 2 MiB
   cargo pal reproduce memory-table9 --quick
   cargo pal reproduce memory-fig72 --quick
-  cargo pal reproduce memory-fig70 --quick --workloads chase,matmul
+  cargo pal reproduce memory-fig70 --quick --workloads gups,matmul
   cargo pal reproduce region-fig18 --quick
   cargo pal reproduce region-fig28 --quick
   cargo pal reproduce region-fig38 --quick
