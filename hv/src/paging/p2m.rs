@@ -293,6 +293,15 @@ impl<M: TableMemory> P2m<M> {
         (entry, len.min(max))
     }
 
+    /// What a leaf of 2 MiB of shadow tables may say of the piece that `gpa` is in. Where pages move to other frames only what is one leaf
+    /// here: pages with small ones are to have accessed bits of their own.
+    pub fn large(&self, gpa: Gpa) -> Option<P2mEntry> {
+        let size = PageSize::Size2M.bytes();
+        let start = gpa.align_down(size);
+        let (entry, len) = if self.migration.is_some() { self.entry(start) } else { self.run(start, size) };
+        (len >= size).then_some(entry)
+    }
+
     /// Where the leaf or hole that `gpa` lies in begins and ends.
     pub fn leaf_range(&self, gpa: Gpa) -> GpaRange {
         match self.table.walk(gpa) {

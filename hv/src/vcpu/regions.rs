@@ -156,7 +156,8 @@ fn sample<V: Virt, M: HostMemory, H: Host>(
     follow_changes(vcpu, changes);
     if scan.is_complete {
         records.rounds.iter_mut().for_each(|rounds| rounds.sampled());
-        vm.tier_pass(vcpu.id, &mut vcpu.work, records);
+        let changes = vm.tier_pass(vcpu.id, &mut vcpu.work, records);
+        follow_changes(vcpu, changes);
     }
     records.scans.took(host.tsc().wrapping_sub(tsc));
     let due = records.guest.partition().histories().map_or(u64::MAX, due_ns);

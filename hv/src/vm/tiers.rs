@@ -26,8 +26,8 @@ use crate::mem::tier::policy::Histogram;
 use crate::mem::tier::{BATCH, Grain, Heat, Outcome, Tiers, Wish};
 use crate::paging::engine::Engine;
 use crate::paging::format::{NestedAttr, PteFormat};
-use crate::paging::range::{Changed, Flush};
-use crate::paging::shadow::Shadow;
+use crate::paging::range::{Changed, Flush, GpaRange};
+use crate::paging::shadow::{Shadow, TlbFlush};
 use crate::paging::table::Found;
 use crate::region::history::Histories;
 
@@ -58,7 +58,7 @@ impl<F: PteFormat<Attr = NestedAttr>, M: HostMemory> Heat for Seen<'_, F, M> {
         if let Some(shadow) = self.shadow
             && frame().is_some_and(|frame| shadow.has_large_leaf(frame))
         {
-            return Grain::LargeUntilMoved;
+            return Grain::Large;
         }
         if !self.nested {
             return Grain::Page;
@@ -74,10 +74,10 @@ impl<F: PteFormat<Attr = NestedAttr>, M: HostMemory> Heat for Seen<'_, F, M> {
 
 impl<F: PteFormat<Attr = NestedAttr>, M: HostMemory> Vm<F, M> {
     /// Decides what moves, after a complete sample, and has large leaves split whose pages look hot.
-    pub fn tier_pass(&self, vcpu: u32, work: &mut u32, records: &mut Records) {
-        let Some(tiers) = &self.tiers else { return };
+    pub fn tier_pass(&self, vcpu: u32, work: &mut u32, records: &mut Records) -> MapChanges {
+        let Some(tiers) = &self.tiers else { return MapChanges::default() };
         let partition = records.guest.partition();
-        let Some(histories) = partition.histories() else { return };
+        let Some(histories) = partition.histories() else { return MapChanges::default() };
         let mut histogram: Histogram = [0; 32];
         let mut quarters = 0;
         for (rid, _) in partition.regions() {
@@ -98,10 +98,29 @@ impl<F: PteFormat<Attr = NestedAttr>, M: HostMemory> Vm<F, M> {
             }
             splits
         };
-        if !splits.is_empty() {
-            self.keep_small(work, splits.iter().copied());
-            let frames = splits.iter().flat_map(|first| (first.0..first.0 + LARGE).map(Gfn));
-            records.guest.partition_mut().clear_histories(frames);
+        if splits.is_empty() {
+            return MapChanges::default();
+        }
+        let frames = splits.iter().flat_map(|first| (first.0..first.0 + LARGE).map(Gfn));
+        records.guest.partition_mut().clear_histories(frames);
+        self.split_leaves(vcpu, work, &splits)
+    }
+
+    /// Has all leaves that lead to these pieces tell of each page by itself, where there is memory for that: those of the P2m, which shadow
+    /// tables go by, and the engines' own. Translations stay the same.
+    fn split_leaves(&self, vcpu: u32, work: &mut u32, pieces: &[Gfn]) -> MapChanges {
+        let mut memory = self.lock_memory(work);
+        let Memory { p2m, nested, .. } = &mut *memory;
+        for page in pieces {
+            let _stays_large = p2m.split(GpaRange::page(page.base()), PageSize::Size4K);
+            nested.keep_small(*page);
+        }
+        let frames = pieces.iter().filter_map(|page| p2m.peek(page.base()).readable().map(Hpa::frame));
+        match &mut *self.lock_shadow(vcpu, work) {
+            Some(shadow) => {
+                MapChanges { flush: shadow.drop_large_leaves(frames) != TlbFlush::None, root: false }
+            }
+            None => MapChanges::default(),
         }
     }
 

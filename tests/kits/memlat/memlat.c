@@ -7,6 +7,10 @@
  *   memlat latency MIB MS           the latency of memory (section 4.3.3): MIB MiB are accessed at random
  *                                   for MS milliseconds; cycles of an access, ten times in all
  *
+ *   memlat load MS MIB...           a store whose size changes (section 4.4): of each MIB MiB in turn all is
+ *                                   accessed at random for MS milliseconds; cycles of an access of each, and
+ *                                   at the end all accesses
+ *
  *   memlat chase KIB ACCESSES WARM_MS MS
  *                                   two regions of KIB KiB each, whose lines are read in a random order:
  *                                   ACCESSES loads of one, each at the address that the one before has
@@ -33,6 +37,7 @@
 
 #define PAGE 4096
 #define WORDS (PAGE / sizeof(uint64_t))
+#define LINE 64
 
 static uint64_t nanos(void)
 {
@@ -104,6 +109,46 @@ static int latency(uint64_t mib, uint64_t ms)
     return 0;
 }
 
+static int load(uint64_t ms, int count, char **sizes)
+{
+    uint64_t most = 0, seed = 1, written = 0, all = 0, sum = 0;
+    for (int n = 0; n < count; n++) {
+        uint64_t mib = strtoull(sizes[n], 0, 10);
+        if (!mib)
+            return 2;
+        most = mib > most ? mib : most;
+    }
+    volatile uint64_t *memory =
+        mmap(0, most << 20, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_POPULATE, -1, 0);
+    if (memory == MAP_FAILED)
+        return 3;
+    uint64_t begin = nanos();
+    for (int n = 0; n < count; n++) {
+        uint64_t mib = strtoull(sizes[n], 0, 10), accesses = 0, cycles = 0, end = begin + (n + 1) * ms * 1000000;
+        while (nanos() < end) {
+            uint64_t before = ticks();
+            seed = wander(memory, (mib << 20) / LINE, 8000, seed);
+            cycles += ticks() - before;
+            accesses += 8000;
+            written += 1000;
+        }
+        all += accesses;
+        printf("memlat: %lu MiB: %lu cycles\n", (unsigned long)mib, (unsigned long)(cycles / (accesses ? accesses : 1)));
+        fflush(stdout);
+    }
+    for (uint64_t n = 0; n < (most << 20) / LINE; n++) {
+        sum += memory[n * 8];
+        if (memory[n * 8 + 1])
+            return 1;
+    }
+    if (sum != written) {
+        printf("memlat: %lu of %lu stores are there\n", (unsigned long)sum, (unsigned long)written);
+        return 1;
+    }
+    printf("memlat: %lu accesses, right\n", (unsigned long)all);
+    return 0;
+}
+
 /* Private memory in small pages; 0 if there is none. */
 static void *memory(uint64_t bytes)
 {
@@ -114,8 +159,6 @@ static void *memory(uint64_t bytes)
     memset(at, 0, bytes);
     return at;
 }
-
-#define LINE 64
 
 /* The lines of a region as one cycle in a random order (Sattolo's algorithm): each holds the address of the next. */
 static void **cycle(uint64_t lines)
@@ -245,6 +288,8 @@ int main(int argc, char **argv)
     }
     if (argc == 4 && !strcmp(argv[1], "pollute"))
         return pollute(strtoull(argv[2], 0, 10), strtoull(argv[3], 0, 10));
+    if (argc >= 4 && !strcmp(argv[1], "load"))
+        return load(strtoull(argv[2], 0, 10), argc - 3, argv + 3);
     if (argc != 4)
         return 2;
     if (!strcmp(argv[1], "latency"))

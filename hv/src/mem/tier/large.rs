@@ -1,9 +1,10 @@
 //! Pieces of 2 MiB that move as one, and leaves that are joined again.
 //!
-//! A large leaf tells of 512 pages by one bit. While the VM's share has room for all that looks hot, finding out which of the pages are
-//! brings nothing, and the leaf moves as it is. When pages wait for room, leaves are split: in slow memory when they look hot, in
-//! fast memory the oldest one first. Small leaves move as a piece when nearly all pages are hot, each by its own bit
-//! ([`NEARLY_ALL`]); such a piece is split for room only after some passes, and joined again if they still are.
+//! A large leaf tells of 512 pages by one bit. While the VM's share has room, finding out which of the pages are hot brings nothing, and
+//! the leaf moves as it is. When more looks hot than the share has room for, all leaves that look hot are split, in slow memory and in
+//! fast memory, so that both kinds of page tell of themselves at the same time. The oldest one in fast memory is split, too, when
+//! pages wait for room. Small leaves move as a piece when nearly all pages are hot, each by its own bit ([`NEARLY_ALL`]); such a piece
+//! is split for room only after some passes, and joined again if they still are.
 //!
 //! Small leaves are joined where their pages are alike and in one tier: at home if none was accessed in 32 samples, in fast memory if
 //! nearly all are hot and they are in one run.
@@ -15,8 +16,9 @@ use arrayvec::ArrayVec;
 
 use super::list::{HotList, Placed, Side};
 use super::migration::PIECE;
+use super::policy::Histogram;
 use super::state::State;
-use super::{GROUP, Grain, Heat};
+use super::{GROUP, Grain, Heat, MAX_SPLITS};
 use crate::arch::addr::Gfn;
 use crate::mem::pager::Span;
 use crate::mem::pieces::OutOfMemory;
@@ -41,8 +43,10 @@ pub(super) enum Plan {
     In { is_known: bool },
     Back,
     Join,
-    Split,
 }
+
+/// The large leaves that a pass has split, by their first pages.
+pub type Splits = ArrayVec<Gfn, MAX_SPLITS>;
 
 /// A piece in fast memory.
 #[derive(Clone, Copy, Debug)]
@@ -63,8 +67,8 @@ pub(super) const REFUSED: u8 = 1;
 pub(super) const JOINED: u8 = 2;
 /// It is in fast memory as one.
 const IS_FAST: u8 = 4;
-/// From this bit on: passes until the histories of pages whose leaf was split in fast memory are their own. They begin with the leaf's,
-/// so that all seem hot.
+/// From this bit on: passes until pages whose leaf was split can have shown that they are hot. Their histories begin again with the split,
+/// so that all seem cold.
 const WAITS: u8 = 8;
 const LONGEST: u8 = u8::MAX / WAITS;
 
@@ -80,6 +84,8 @@ pub struct PieceList {
     cursor: u32,
     /// Passes left for which no run of fast memory is free.
     blocked: u32,
+    /// Pieces whose pages cannot have shown yet whether they are hot.
+    unsure: u32,
 }
 
 impl PieceList {
@@ -92,7 +98,7 @@ impl PieceList {
         list.try_reserve_exact((fast / PAGES) as usize).map_err(|_| OutOfMemory)?;
         marks.try_reserve_exact(pages.div_ceil(PAGES) as usize).map_err(|_| OutOfMemory)?;
         marks.resize(pages.div_ceil(PAGES) as usize, 0);
-        Ok(PieceList { fast: list, marks, plans: ArrayVec::new(), cursor: 0, blocked: 0 })
+        Ok(PieceList { fast: list, marks, plans: ArrayVec::new(), cursor: 0, blocked: 0, unsure: 0 })
     }
 
     /// Bytes of host memory.
@@ -134,6 +140,18 @@ impl PieceList {
         self.marks.get((number / PAGES) as usize).is_some_and(|marks| marks & mark != 0)
     }
 
+    /// Whether the page cannot have shown yet if it is hot: its leaf was split lately.
+    pub(super) fn waits(&self, number: u32) -> bool {
+        self.is(number, LONGEST * WAITS)
+    }
+
+    /// A leaf is split: for this many passes its pages seem colder than they are.
+    pub(super) fn wait(&mut self, number: u32, passes: u8) {
+        if let Some(marks) = self.marks.get_mut((number / PAGES) as usize) {
+            *marks = *marks % WAITS + passes.min(LONGEST) * WAITS;
+        }
+    }
+
     pub(super) fn set(&mut self, number: u32, mark: u8, on: bool) {
         if let Some(marks) = self.marks.get_mut((number / PAGES) as usize) {
             *marks = if on { *marks | mark } else { *marks & !mark };
@@ -168,9 +186,11 @@ impl PieceList {
     pub fn begin(&mut self, pass: u64) {
         self.plans.clear();
         self.blocked = self.blocked.saturating_sub(1);
+        self.unsure = 0;
         let kept = if pass.is_multiple_of(AGAIN) { !(REFUSED | JOINED) } else { u8::MAX };
         for marks in &mut self.marks {
             *marks = (*marks & kept) - if *marks >= WAITS { WAITS } else { 0 };
+            self.unsure += u32::from(*marks >= WAITS);
         }
     }
 }
@@ -240,7 +260,7 @@ impl State {
             let number = self.pieces.cursor;
             self.pieces.cursor = if number + PAGES < span.pages() { number + PAGES } else { 0 };
             let Some(first) = first_of(span, number) else { continue };
-            let is_cold = !self.pieces.is(number, IS_FAST | JOINED)
+            let is_cold = !self.pieces.is(number, IS_FAST | JOINED | (LONGEST * WAITS))
                 && hot_pages(heat, first, 1) == 0
                 && heat.grain(first) == Grain::Page
                 && (0..PAGES).all(|n| self.list.side(number + n).is_none());
@@ -265,8 +285,30 @@ impl State {
         excess
     }
 
+    /// Has the pieces in fast memory split that have moved as they were, if more looks hot than there is room for.
+    pub fn split_for_all(&mut self, span: &Span, histogram: &Histogram, splits: &mut Splits) {
+        let hot = histogram.iter().skip(self.bounds.hot.into()).fold(0u32, |sum, n| sum.saturating_add(*n));
+        if hot.saturating_add(self.pieces.unsure * PAGES) <= self.share {
+            return;
+        }
+        for _ in 0..self.pieces.fast.len().min(LOOK_FOR_ROOM) {
+            let Some(piece) = self.pieces.next_oldest() else { return };
+            if !piece.is_known && !self.pieces.plans.contains(&(piece.number, Plan::Back)) {
+                self.split(span, piece.number, splits);
+            }
+        }
+    }
+
+    /// Splits a piece in fast memory, if the pass may split one more.
+    fn split(&mut self, span: &Span, number: u32, splits: &mut Splits) {
+        if splits.try_push(span.page(number)).is_ok() {
+            self.demote(number);
+            self.counts.splits += 1;
+        }
+    }
+
     /// Has inactive pieces leave for pages that lack room, and splits one if that is not enough.
-    pub fn make_room(&mut self, span: &Span, heat: &impl Heat, mut lacking: u32) {
+    pub fn make_room(&mut self, span: &Span, heat: &impl Heat, mut lacking: u32, splits: &mut Splits) {
         let (mut to_split, mut again) = (None, None);
         for _ in 0..self.pieces.fast.len().min(LOOK_FOR_ROOM) {
             if lacking == 0 || self.pieces.plans.is_full() {
@@ -284,14 +326,14 @@ impl State {
             }
         }
         if let Some(number) = to_split.or(again).filter(|_| lacking > 0) {
-            let _rest_waits = self.pieces.plans.try_push((number, Plan::Split));
+            self.split(span, number, splits);
         }
     }
 
     /// The pages of a piece in fast memory are in the list one by one from now on.
     pub(super) fn demote(&mut self, number: u32) {
         let Some(piece) = self.pieces.remove(number) else { return };
-        self.pieces.set(number, LONGEST * WAITS, true);
+        self.pieces.wait(number, self.bounds.hot);
         for n in 0..PAGES {
             // There is an entry for each frame of fast memory.
             self.list.add(number + n);
@@ -300,7 +342,7 @@ impl State {
     }
 
     pub(super) fn unlist(&mut self, number: u32) {
-        if self.list.count(Side::Slow) + self.list.count(Side::Fast) > 0 {
+        if self.list.has_any(number..number + PAGES) {
             for n in 0..PAGES {
                 self.list.place(number + n, None);
                 self.list.remove(number + n);

@@ -4,6 +4,8 @@
 //! is made for; a home takes four for each frame of fast memory. Neighbours are linked by number, so that all operations take
 //! constant time.
 
+use core::ops::Range;
+
 use crate::mem::pieces::{OutOfMemory, Pieces};
 
 /// No entry, or no frame.
@@ -97,6 +99,13 @@ impl HotList {
     /// The side that a page is listed on.
     pub fn side(&self, page: u32) -> Option<Side> {
         self.entry(page).map(|at| self.side_of(at))
+    }
+
+    /// Whether one of these pages is listed.
+    pub fn has_any(&self, pages: Range<u32>) -> bool {
+        let places = self.places.slices(pages.start as usize..pages.end as usize);
+        // All ones: no test for each.
+        places.flatten().fold(NONE, |all, at| all & at) != NONE
     }
 
     /// Where a page in fast memory is.

@@ -44,7 +44,7 @@ use abi::tiers::HotPolicy;
 use arrayvec::ArrayVec;
 use spin::Mutex;
 
-use self::large::PieceList;
+use self::large::{PieceList, Splits};
 use self::list::{HotList, Placed, Side};
 use self::map::Map;
 use self::migration::{CopyFrame, Migration};
@@ -90,8 +90,6 @@ pub enum Grain {
     Page,
     /// A large leaf, which can be split.
     Large,
-    /// A large leaf, which is split when one of its pages moves.
-    LargeUntilMoved,
 }
 
 /// A page that is to move.
@@ -257,12 +255,7 @@ impl Tiers {
 
     /// Decides what moves, after a sample. The large leaves that it returns, by their first pages, are to be split if they can be, and
     /// the histories of their pages forgotten: they seem hot, but their bit is that of the leaf.
-    pub fn pass(
-        &self,
-        heat: &impl Heat,
-        histogram: &Histogram,
-        working_set: u32,
-    ) -> ArrayVec<Gfn, MAX_SPLITS> {
+    pub fn pass(&self, heat: &impl Heat, histogram: &Histogram, working_set: u32) -> Splits {
         let mut state = self.state.lock();
         let state = &mut **state;
         state.counts.passes += 1;
@@ -278,8 +271,9 @@ impl Tiers {
         state.share = self.pool.publish(self.vm, Some(state.demand)).unwrap_or(state.share);
         state.bounds = Bounds::new(self.policy, histogram, state.share);
         state.pieces.begin(state.counts.passes);
-        let splits = state.find(&self.span, heat);
-        state.scan(&self.span, heat);
+        let mut splits = state.find(&self.span, heat);
+        state.scan(&self.span, heat, &mut splits);
+        state.split_for_all(&self.span, histogram, &mut splits);
         state.find_cold(&self.span, heat);
         self.show_pending(state);
         splits

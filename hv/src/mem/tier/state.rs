@@ -4,13 +4,13 @@ use alloc::vec::Vec;
 
 use arrayvec::ArrayVec;
 
-use super::large::PieceList;
+use super::large::{PieceList, Splits};
 use super::list::{HotList, Side};
 use super::map::Map;
 use super::migration::PIECE;
 use super::policy::Bounds;
 use super::sharing::{Demand, Driver};
-use super::{Counts, GROUP, Grain, Heat, MAX_LOOK, MAX_MOVES, MAX_SCAN, MAX_SPLITS};
+use super::{Counts, GROUP, Grain, Heat, MAX_LOOK, MAX_MOVES, MAX_SCAN};
 use crate::arch::addr::Gfn;
 use crate::mem::pager::Span;
 
@@ -45,8 +45,8 @@ pub struct State {
 
 impl State {
     /// Lists hot pages that are not, in a part of the VM's memory.
-    pub fn find(&mut self, span: &Span, heat: &impl Heat) -> ArrayVec<Gfn, MAX_SPLITS> {
-        let mut splits = ArrayVec::new();
+    pub fn find(&mut self, span: &Span, heat: &impl Heat) -> Splits {
+        let mut splits = Splits::new();
         let pages = span.pages();
         let mut left = pages.min(MAX_LOOK);
         while left > 0 {
@@ -70,14 +70,11 @@ impl State {
             if hot == 0 {
                 continue;
             }
-            let grain = heat.grain(first);
-            if grain != Grain::Page {
+            if heat.grain(first) != Grain::Page {
                 let large = Gfn(first.0 & !511);
                 if splits.last() != Some(&large) && splits.try_push(large).is_ok() {
+                    self.pieces.wait(start, self.bounds.hot);
                     self.counts.splits += 1;
-                    if grain == Grain::LargeUntilMoved {
-                        self.counts.listed += u64::from(self.list.add(start + hot.trailing_zeros()));
-                    }
                 }
                 continue;
             }
@@ -91,7 +88,7 @@ impl State {
     }
 
     /// Looks at the oldest pages of both sides, and decides what moves.
-    pub fn scan(&mut self, span: &Span, heat: &impl Heat) {
+    pub fn scan(&mut self, span: &Span, heat: &impl Heat, splits: &mut Splits) {
         self.pending.clear();
         let (slow, fast) = (self.list.count(Side::Slow), self.fast());
         let room = self.share.saturating_sub(fast);
@@ -121,7 +118,8 @@ impl State {
                 break;
             }
             let Some(number) = self.list.next_oldest(Side::Fast) else { break };
-            let is_active = self.bounds.is_active(heat.history(span.page(number)), Side::Fast);
+            let is_active = self.pieces.waits(number)
+                || self.bounds.is_active(heat.history(span.page(number)), Side::Fast);
             if excess > 0 {
                 // The share has become smaller: all that is older goes, active or not.
                 excess -= 1;
@@ -132,7 +130,7 @@ impl State {
             }
             self.pending.push(number);
         }
-        self.make_room(span, heat, lacking);
+        self.make_room(span, heat, lacking, splits);
         // Those that go are the last, and so the first to move: they make room.
         let outs = self.pending.len();
         let most = MAX_MOVES - outs;

@@ -21,8 +21,6 @@ pub enum Task {
     },
     /// Its leaves are to be one, where it is.
     Join,
-    /// Its leaves are to be small, where it is.
-    Split,
 }
 
 /// A piece, and what is to be done with it.
@@ -37,7 +35,7 @@ pub struct PieceWish {
 }
 
 impl Tiers {
-    /// The next piece to be moved, split or joined, before all pages. It is to be [settled](Tiers::settle_piece).
+    /// The next piece to be moved or joined, before all pages. It is to be [settled](Tiers::settle_piece).
     pub fn next_piece(&self) -> Option<PieceWish> {
         let mut state = self.state.lock();
         let state = &mut **state;
@@ -61,11 +59,6 @@ impl Tiers {
                     wish(Task::Back { fast, home }, piece.is_known)
                 }),
                 Plan::Join => wish(Task::Join, true),
-                Plan::Split => {
-                    state.demote(number);
-                    state.counts.splits += 1;
-                    wish(Task::Split, false)
-                }
             };
         }
         state.last_is_piece = matches!(found, Some(PieceWish { task: Task::In(_) | Task::Back { .. }, .. }));
@@ -120,7 +113,6 @@ impl Tiers {
                     state.pieces.add(Piece { number, fast, home, is_known: true });
                 }
             }
-            (Task::Split, _) => {}
         }
     }
 }

@@ -22,16 +22,10 @@ impl CopyFrame for NoBytes {
 }
 
 /// Histories by page; all leaves of the pages in `large` are large.
+#[derive(Default)]
 pub(crate) struct Table {
     histories: BTreeMap<u64, u32>,
     pub(crate) large: BTreeSet<u64>,
-    large_grain: Grain,
-}
-
-impl Default for Table {
-    fn default() -> Table {
-        Table { histories: BTreeMap::new(), large: BTreeSet::new(), large_grain: Grain::Large }
-    }
 }
 
 impl Heat for Table {
@@ -46,7 +40,7 @@ impl Heat for Table {
 
     fn grain(&self, page: Gfn) -> Grain {
         let is_large = self.large.contains(&(page.0 / 512));
-        if is_large { self.large_grain } else { Grain::Page }
+        if is_large { Grain::Large } else { Grain::Page }
     }
 }
 
@@ -150,10 +144,6 @@ fn pages_of_large_leaves_are_not_listed_but_split() {
     let view = tiers.view();
     assert_eq!((view.counts.splits, view.counts.listed), (1, 256));
     assert!(tiers.has_moves());
-    // A leaf of shadow tables is split by the move of one of its pages.
-    table.large_grain = Grain::LargeUntilMoved;
-    assert_eq!(tiers.pass(&table, &table.histogram(), 0)[..], [Gfn(0)]);
-    assert_eq!(tiers.view().counts.listed, 257);
 }
 
 #[test]

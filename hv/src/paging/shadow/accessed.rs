@@ -23,6 +23,17 @@ impl<M: TableMemory, F: PteFormat> Shadow<M, F> {
         self.pool.has_leaf(frame.base().align_down(0x20_0000), 2)
     }
 
+    /// Takes the large leaves away that lead to the 2 MiB around these frames. A fault fills leaves as the P2m has them now. The other VCPUs
+    /// have flushed, so that accesses are seen in these; the caller's processor owes the flush that is returned.
+    pub fn drop_large_leaves(&mut self, frames: impl Iterator<Item = Hfn>) -> TlbFlush {
+        let frames = frames.map(|frame| frame.base().align_down(0x20_0000));
+        // All of them: each has leaves of its own.
+        if frames.fold(false, |any, to| self.pool.unmap_leaves(to, 2) | any) {
+            return self.flush_accessed();
+        }
+        TlbFlush::None
+    }
+
     /// Has the other VCPUs flush, so that they set accessed bits again; the caller's processor owes the flush that is returned.
     pub fn flush_accessed(&mut self) -> TlbFlush {
         self.begin();
@@ -40,3 +51,6 @@ impl<M: TableMemory, F: PteFormat> Pool<M, F> {
         self.take_accessed_leaves(large, 2, is_last) || small
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -13,7 +13,7 @@
 //!
 //! Unsync pages stay as they are: a change of the P2m is no flush of the guest's.
 
-use super::pool::PageId;
+use super::pool::{LARGE_FRAMES, PageId};
 use super::shootdown::View;
 use super::{Reload, Shadow, TlbFlush};
 use crate::arch::addr::{Gpa, Hfn};
@@ -40,8 +40,7 @@ impl<M: TableMemory, F: PteFormat> Shadow<M, F> {
         let runs = || changes().filter_map(|change| change.was.runs()).flatten().copied();
         let are_few = runs().map(|run| run.1).sum::<u64>() <= FEW;
         let are_known = changes().all(|change| change.was.runs().is_some());
-        let together = changes().copied().reduce(Changed::and).filter(|_| !are_few);
-        let many = together.map(|all| all.was);
+        let many = if are_few { None } else { changes().copied().reduce(Changed::and).map(|all| all.was) };
         if !are_known || many.is_some_and(|was| was.runs().is_none()) {
             let (reload, flush) = self.drop_everything();
             return (Some(reload), flush);
@@ -52,8 +51,8 @@ impl<M: TableMemory, F: PteFormat> Shadow<M, F> {
         self.views.iter_mut().for_each(View::forget_roots);
         let mut zapped = false;
         if are_few {
-            for frame in runs().flat_map(|(start, frames)| (start.0..start.0 + frames).map(Hfn)) {
-                zapped |= self.forget_frame(frame);
+            for (start, frames) in runs() {
+                zapped |= self.forget_run(start, frames);
             }
         } else if let Some(runs) = many.as_ref().and_then(OldFrames::runs) {
             for id in self.pool.tables_in(runs) {
@@ -92,14 +91,25 @@ impl<M: TableMemory, F: PteFormat> Shadow<M, F> {
         self.take_accessed(frame) | self.is_table(frame)
     }
 
-    /// Nothing leads to a frame any more, and nothing is made from a table there. Whether anything was.
-    fn forget_frame(&mut self, frame: Hfn) -> bool {
+    /// Nothing leads to these frames any more, and nothing is made from tables there. Whether anything was.
+    fn forget_run(&mut self, first: Hfn, frames: u64) -> bool {
         let mut any = false;
-        while let Some(id) = self.pool.nth_shadow(frame, 0) {
-            self.free(id);
-            any = true;
+        let (mut from, end) = (first.0, first.0 + frames);
+        while from < end {
+            // What concerns 2 MiB as a whole is asked once.
+            let next = end.min((from | (LARGE_FRAMES - 1)) + 1);
+            if self.pool.has_tables_near(Hfn(from)) {
+                for frame in from..next {
+                    while let Some(id) = self.pool.nth_shadow(Hfn(frame), 0) {
+                        self.free(id);
+                        any = true;
+                    }
+                }
+            }
+            any |= self.pool.unmap(Hfn(from), next - from);
+            from = next;
         }
-        self.pool.unmap(frame) || any
+        any
     }
 
     /// Faults read the page-directory pointers in `range` again; whether any were in use.

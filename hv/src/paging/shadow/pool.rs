@@ -28,6 +28,7 @@ mod stock;
 mod switching;
 mod tables;
 mod unfilled;
+mod unmap;
 
 use chunks::Chunks;
 pub(super) use leaves::is_stale;
@@ -112,7 +113,8 @@ fn hash(number: u64) -> usize {
     (number.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32) as usize
 }
 
-const LARGE_FRAMES: u64 = 512;
+/// Frames of 2 MiB.
+pub(super) const LARGE_FRAMES: u64 = 512;
 
 impl<M: TableMemory, F: PteFormat> Pool<M, F> {
     /// The memory of the tables.

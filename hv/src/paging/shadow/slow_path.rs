@@ -290,8 +290,8 @@ impl<M: TableMemory, F: PteFormat> Shadow<M, F> {
     /// it must be protected.
     fn fill_large(&mut self, p2m: &P2m<impl TableMemory>, table: PageId, walk: &GuestWalk) -> bool {
         let size = PageSize::Size2M.bytes();
-        let (entry, len) = p2m.run(walk.found.gpa.align_down(size), size);
-        let Some(to) = entry.readable().filter(|to| len == size && to.is_aligned(size)) else { return false };
+        let Some(entry) = p2m.large(walk.found.gpa) else { return false };
+        let Some(to) = entry.readable().filter(|to| to.is_aligned(size)) else { return false };
         let attr = walk.attr(entry.writable().is_some());
         // One leaf has one right to write: over a guest table it would let the guest write to that unseen.
         if attr.write && self.pool.has_tables_near(to.frame()) {

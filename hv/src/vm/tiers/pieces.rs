@@ -1,4 +1,4 @@
-//! Pieces of 2 MiB: they move as one, in the order of a batch of pages, and their leaves are split and joined.
+//! Pieces of 2 MiB: they move as one, in the order of a batch of pages, and their leaves are joined.
 //!
 //! Other VCPUs wait for the copy of one page at most: what they access is copied first, and present in a small leaf until all is. The
 //! large leaf comes with the memory locked for writing, when nothing is left to copy. It needs a flush if a VCPU has had small
@@ -15,10 +15,6 @@ impl<F: PteFormat<Attr = NestedAttr>, M: HostMemory> Vm<F, M> {
     /// Does what is to be done with a piece on behalf of this VCPU; what that leaves for it to do.
     pub(super) fn do_task(&self, tiers: &Tiers, wish: &PieceWish, vcpu: u32, work: &mut u32) -> MapChanges {
         match wish.task {
-            Task::Split => {
-                self.keep_small(work, core::iter::once(wish.page));
-                MapChanges::default()
-            }
             Task::Join => self.join_piece(tiers, wish, vcpu, work),
             Task::In(_) | Task::Back { .. } => self.move_piece(tiers, wish, vcpu, work),
         }
@@ -75,7 +71,7 @@ impl<F: PteFormat<Attr = NestedAttr>, M: HostMemory> Vm<F, M> {
                 Task::Back { fast, home } => (from == fast, home, Way::Back),
                 // A clean one is in fast memory.
                 Task::In(fast) => (tiers.is_home(from) && !is_clean, fast, Way::In),
-                Task::Join | Task::Split => return Err(Outcome::Pinned),
+                Task::Join => return Err(Outcome::Pinned),
             };
             let has_tables =
                 self.lock_shadow(vcpu, work).as_ref().is_some_and(|shadow| shadow.has_tables_near(from));
@@ -100,7 +96,7 @@ impl<F: PteFormat<Attr = NestedAttr>, M: HostMemory> Vm<F, M> {
         let (flush, retired, host) = {
             let mut memory = self.lock_memory(work);
             let Memory { p2m, nested, host, .. } = &mut *memory;
-            let was_large = p2m.movable_piece(wish.page.base()).is_some();
+            let was_large = p2m.leaf_range(wish.page.base()).len() >= PIECE << 12;
             let Some((frame, _, changed)) = p2m.join(wish.page.base()) else {
                 drop(memory);
                 tiers.settle_piece(wish, Outcome::Pinned, false);

@@ -1,6 +1,9 @@
 //! Table 9 of the memory-region thesis: the latency of memory while hot pages move to the fast tier. The program is memlat (tests/kits),
-//! the machine a lab machine whose memory is slow but for the fast tier; time follows its cycles. [`states`] has figure 72.
+//! the machine a lab machine whose memory is slow but for the fast tier; time follows its cycles. [`states`] has figure 72, [`slow`]
+//! figure 70, [`load`] those of a store whose size changes.
 
+mod load;
+mod slow;
 pub mod states;
 
 use std::{
@@ -18,7 +21,7 @@ use super::{
 };
 use crate::{compare::store, host::lock::lock, project::Project, status::Usage, ui::Ui};
 
-pub const NAME: &str = "memory-table9";
+const NAME: &str = "memory-table9";
 const SHOWS: &str = "latency of memory while hot pages move to the fast tier";
 const PAPER: &str = "Lee, Ph.D. thesis, Georgia Tech 2013";
 const LAB: &str = "westmere-x5660";
@@ -27,18 +30,32 @@ const THESIS: [f64; 2] = [900.0, 367.0];
 /// Milliseconds in which the latency is to have fallen as far.
 const WITHIN_MS: u64 = 10_000;
 
+/// Runs a figure.
+type Run = fn(&ReproduceArgs, &Project, &Ui) -> Result<u8>;
+
+/// All of them: the name, what it shows, and what runs it.
+const FIGURES: [(&str, &str, Run); 6] = [
+    (NAME, SHOWS, run),
+    (load::SIZES, load::SIZES_SHOW, load::run_sizes),
+    (load::HISTOGRAM, load::HISTOGRAM_SHOWS, load::run_histogram),
+    (slow::NAME, slow::SHOWS, slow::run),
+    (states::NAME, states::SHOWS, states::run),
+    (load::SAVING, load::SAVING_SHOWS, load::run_saving),
+];
+
 /// How a machine is run.
 #[derive(Clone, Copy, Debug)]
 struct Setting {
     mode: &'static str,
-    moves: bool,
+    /// How guests share the fast memory; `static`: it has none, and nothing moves.
+    sharing: &'static str,
 }
 
 const SETTINGS: [Setting; 4] = [
-    Setting { mode: "nested", moves: true },
-    Setting { mode: "shadow", moves: true },
-    Setting { mode: "nested", moves: false },
-    Setting { mode: "shadow", moves: false },
+    Setting { mode: "nested", sharing: "shares" },
+    Setting { mode: "shadow", sharing: "shares" },
+    Setting { mode: "nested", sharing: "static" },
+    Setting { mode: "shadow", sharing: "static" },
 ];
 
 /// Latencies in cycles by the time in milliseconds at which they were known.
@@ -46,15 +63,20 @@ type Curve = Vec<(u64, u64)>;
 
 /// The list of figures.
 pub fn list() -> String {
-    let all = [(NAME, SHOWS), (states::NAME, states::SHOWS)];
-    all.map(|(name, shows)| format!("{name:<12} {shows} ({PAPER})\n")).concat()
+    let lines = FIGURES.iter().map(|(name, shows, _)| format!("{name:<12} {shows} ({PAPER})\n"));
+    lines.collect()
+}
+
+/// Runs the figure of this name, if it is one of these.
+pub fn find(name: &str) -> Option<Run> {
+    FIGURES.iter().find(|figure| figure.0 == name).map(|figure| figure.2)
 }
 
 /// Runs it, and says whether the claim holds.
 ///
 /// # Errors
 /// [`Usage`] for options that change nothing here; a run failed.
-pub fn run(args: &ReproduceArgs, project: &Project, ui: &Ui) -> Result<u8> {
+fn run(args: &ReproduceArgs, project: &Project, ui: &Ui) -> Result<u8> {
     let (lab, program, _lock) = prepare(NAME, args, project, ui)?;
     // The region is several times as large as the last cache.
     let (mib, ms) = if args.quick { (48, 7000) } else { (64, 12_000) };
@@ -95,7 +117,7 @@ fn prepare(name: &str, args: &ReproduceArgs, project: &Project, ui: &Ui) -> Resu
 
 /// Prints what came out, and writes it down where that is wanted.
 fn publish(name: &str, args: &ReproduceArgs, text: &str) -> Result<()> {
-    let shows = if name == NAME { SHOWS } else { states::SHOWS };
+    let shows = FIGURES.iter().find(|figure| figure.0 == name).map_or("", |figure| figure.1);
     let text = format!("{name}: {shows} ({PAPER})\n{text}");
     print!("{text}");
     if let Some(path) = &args.output {
@@ -108,31 +130,27 @@ fn publish(name: &str, args: &ReproduceArgs, text: &str) -> Result<()> {
 
 impl Setting {
     fn name(self) -> String {
-        format!("{}{}", self.mode, if self.moves { "" } else { ", nothing moves" })
+        format!("{}{}", self.mode, if self.moves() { "" } else { ", nothing moves" })
     }
 
-    /// memlat with `mib` MiB on a machine with `fast` MiB of fast memory, of which no description gives the guest any.
-    fn command(
-        self,
-        lab: &str,
-        program: &Path,
-        [mib, fast]: [u64; 2],
-        ms: u64,
-        yes: bool,
-    ) -> Result<Command> {
+    fn moves(self) -> bool {
+        self.sharing != "static"
+    }
+
+    /// memlat with these arguments on a machine with `fast` MiB of fast memory, of which no description gives the guest any.
+    fn command(self, lab: &str, program: &Path, fast: u64, memlat: &str, yes: bool) -> Result<Command> {
         let mut pal = Command::new(std::env::current_exe().context("cannot find pal's own program")?);
         pal.args(["run", "--lab", lab, "--lab-from", "session", "--lab-time", "--nested-page", "4K"]);
-        pal.args(["--mode", self.mode, "--fast-mem", &fast.to_string()]);
-        pal.args(["--fast-sharing", if self.moves { "shares" } else { "static" }]);
+        pal.args(["--mode", self.mode, "--fast-mem", &fast.to_string(), "--fast-sharing", self.sharing]);
         pal.args(["--put", &format!("{}:/memlat", program.display())]);
-        pal.args(["--exec", &format!("/memlat latency {mib} {ms}"), "--timeout", "1800"]);
+        pal.args(["--exec", &format!("/memlat {memlat}"), "--timeout", "1800"]);
         pal.args(yes.then_some("--yes"));
         Ok(pal)
     }
 }
 
 fn measure(setting: Setting, lab: &str, program: &Path, mib: u64, ms: u64, yes: bool) -> Result<Curve> {
-    let mut pal = setting.command(lab, program, [mib, mib + 8], ms, yes)?;
+    let mut pal = setting.command(lab, program, mib + 8, &format!("latency {mib} {ms}"), yes)?;
     let output = pal.stderr(std::process::Stdio::inherit()).output().context("cannot run pal")?;
     let text = String::from_utf8_lossy(&output.stdout);
     if !output.status.success() || !text.contains(", right") {
@@ -154,7 +172,7 @@ fn judge(setting: Setting, curve: &Curve) -> Result<Claim> {
     let part = |cycles: u64| cycles as f64 / *first as f64;
     let wanted = THESIS[1] / THESIS[0];
     let name = setting.name();
-    if !setting.moves {
+    if !setting.moves() {
         let ours = format!("{name}: {first} cycles, then {last}");
         return Ok(claim("Without migration the latency stays", ours, part(*last) > 0.9));
     }

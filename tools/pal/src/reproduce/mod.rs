@@ -1,5 +1,5 @@
 //! `pal reproduce`: figures of the papers, from cells as `pal compare` runs them. [`figures`] says what is run, [`verdict`] whether the
-//! claim's shape holds, [`page`] writes it down. [`apr`] has the figures that are simulated, [`memory`] the table of memory in
+//! claim's shape holds, [`page`] writes it down. [`apr`] has the figures that are simulated, [`memory`] the table and the figures of memory in
 //! tiers, [`region`] the figures of memory regions.
 
 mod apr;
@@ -47,6 +47,7 @@ Examples:
   cargo pal reproduce agile-fig-2m --quick  walks with pages of 2 MiB
   cargo pal reproduce memory-table9 --quick
   cargo pal reproduce memory-fig72 --quick
+  cargo pal reproduce memory-fig70 --quick --workloads gups,matmul
   cargo pal reproduce region-fig18 --quick
   cargo pal reproduce region-fig28 --quick
   cargo pal reproduce region-fig33 --quick
@@ -122,11 +123,8 @@ pub fn run(args: &ReproduceArgs, project: &Project, ui: &Ui) -> Result<u8> {
     if let Some(figure) = apr::find(name) {
         return apr::run(figure, args, ui);
     }
-    if name == memory::NAME {
-        return memory::run(args, project, ui);
-    }
-    if name == memory::states::NAME {
-        return memory::states::run(args, project, ui);
+    if let Some(figure) = memory::find(name) {
+        return figure(args, project, ui);
     }
     if let Some(figure) = region::find(name) {
         return region::run(figure, args, project, ui);

@@ -196,6 +196,12 @@ impl<'a, F: Modelled> Machine<'a, F> {
         }
     }
 
+    /// Shadow leaves of 2 MiB that lead to this frame are made small.
+    pub fn drop_large_leaves(&mut self, frame: Hfn) {
+        let flush = self.shadow.drop_large_leaves(core::iter::once(frame));
+        self.processor.flush(flush);
+    }
+
     /// Uses the other tables, as a switch in any exit does.
     pub fn switch(&mut self, p2m: &Guest, state: &PagingState, to: Engine) {
         let was_shadow = core::mem::replace(&mut self.is_shadow, to.is_shadow());

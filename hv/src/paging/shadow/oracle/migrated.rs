@@ -7,7 +7,7 @@
 use super::layout::{self, page_at};
 use super::twins::Omits;
 use super::{Guest, Oracle};
-use crate::arch::addr::{Gfn, Gpa, Hfn, PAGE_SIZE};
+use crate::arch::addr::{Gfn, Gpa, Hfn, Hpa, PAGE_SIZE, PageSize};
 use crate::mem::host_access::{HostAccess, VecHost};
 use crate::mem::tier::migration::{CopyFrame, Migration, Move, PIECE, Way};
 use crate::paging::model::Modelled;
@@ -241,6 +241,15 @@ impl<F: Modelled> Oracle<'_, F> {
         Ok(())
     }
 
+    /// All leaves that lead to the 2 MiB with the tables become small.
+    fn split_leaves(&mut self) {
+        self.p2m.split(GpaRange::page(Gpa(0)), PageSize::Size4K).expect("the arena is large");
+        if let Some(frame) = self.p2m.peek(Gpa(0)).readable().map(Hpa::frame) {
+            self.machine.drop_large_leaves(frame);
+            assert!(!self.machine.shadow.has_large_leaf(frame));
+        }
+    }
+
     /// As `vm::tiers` does it: pages leave the P2m and the tables, are copied, and come back elsewhere.
     pub(super) fn migrate(&mut self, random: &mut Random) -> Result<(), String> {
         let Some(mover) = self.mover.take() else { return Ok(()) };
@@ -252,6 +261,9 @@ impl<F: Modelled> Oracle<'_, F> {
     fn migrate_with(&mut self, mover: &Mover, random: &mut Random) -> Result<(), String> {
         if random.once_in(6) {
             return self.migrate_piece(mover, random);
+        }
+        if random.once_in(6) {
+            self.split_leaves();
         }
         self.compare()?;
         let changes = mover.take_out(&mut self.p2m, None, self.machine.omits, random);

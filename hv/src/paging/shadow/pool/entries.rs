@@ -245,30 +245,6 @@ impl<M: TableMemory, F: PteFormat> Pool<M, F> {
         self.stale != 0
     }
 
-    /// Takes all leaves away through which the memory at `frame` is reached; whether there were any.
-    pub(in super::super) fn unmap(&mut self, frame: Hfn) -> bool {
-        let small = self.unmap_leaves(frame.base(), 1);
-        self.unmap_leaves(frame.base().align_down(LARGE_FRAMES << 12), 2) || small
-    }
-
-    fn unmap_leaves(&mut self, to: Hpa, level: u8) -> bool {
-        let mut slot = self.lists[self.reverse_map(to.0, level)];
-        let mut any = false;
-        while slot != NONE {
-            let (id, index) = Self::place(slot);
-            let page = self.page(id);
-            let (next, _) = Record::of(page, index).neighbours(&self.memory);
-            // The list may hold leaves of other frames.
-            if self.memory.load(page.frame, index) & leaf_address(level) == to.0 && page.key.level() == level
-            {
-                self.zap(id, index);
-                any = true;
-            }
-            slot = next;
-        }
-        any
-    }
-
     /// Whether one of the leaves of `level` that lead to `to` was used; their accessed bits are cleared if that is wanted.
     pub(in super::super) fn take_accessed_leaves(&mut self, to: Hpa, level: u8, clears: bool) -> bool {
         let mut slot = self.lists[self.reverse_map(to.0, level)];

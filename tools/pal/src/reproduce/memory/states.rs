@@ -71,7 +71,8 @@ fn set(name: &str, state: usize) -> Result<bool> {
 
 fn measure(mode: &'static str, lab: &str, program: &Path, mib: u64, ms: u64, yes: bool) -> Result<Curve> {
     let name = format!("fig72-{}", std::process::id());
-    let mut pal = Setting { mode, moves: false }.command(lab, program, [mib, mib], ms, yes)?;
+    let memlat = format!("latency {mib} {ms}");
+    let mut pal = Setting { mode, sharing: "static" }.command(lab, program, mib, &memlat, yes)?;
     pal.args(["--name", &name]).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::inherit());
     let mut running = Running(pal.spawn().context("cannot run pal")?);
     let output = running.0.stdout.take().context("the run has no output")?;
