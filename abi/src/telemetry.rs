@@ -182,7 +182,7 @@ keys! {
     RESCUED = "rescued", WENT_OUT = "went_out", ZERO_PAGES = "zero_pages", INCOMPRESSIBLE = "incompressible",
     COMPRESSED_FROM = "compressed_from", COMPRESSED_TO = "compressed_to", IN_TICKS = "in_ticks", OUT_TICKS = "out_ticks",
     RESIDENT = "resident", STORED = "stored", STORE_FRAMES = "store_frames", STORE_LIMIT = "store_limit",
-    ON_DISK = "on_disk", DISK_READS = "disk_reads", DISK_WRITES = "disk_writes",
+    ON_DISK = "on_disk", FROM_DISK = "from_disk", DISK_READS = "disk_reads", DISK_WRITES = "disk_writes",
     // stats.paging.balloon
     BALLOON = "balloon", TARGET = "target", ACTUAL = "actual", INFLATED = "inflated", DEFLATED = "deflated", REPORTED = "reported",
     // stats.paging.tiers

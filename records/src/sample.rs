@@ -43,7 +43,7 @@ pub const COUNTERS: [&str; 13] = [
     "page_faults",
 ];
 /// Engines of address translation, in the hypervisor's order.
-pub const ENGINES: [&str; 2] = ["nested", "shadow"];
+pub const ENGINES: [&str; 3] = ["nested", "shadow", "agile"];
 
 /// Performance counters of one side.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -78,8 +78,8 @@ pub struct Sums {
     pub nested_filled: u64,
     /// Instructions executed in software after a nested fault.
     pub emulated: u64,
-    /// Changes to nested tables, and to shadow tables.
-    pub switches: [u64; 2],
+    /// Changes to each engine of [`ENGINES`].
+    pub switches: [u64; ENGINES.len()],
     /// Ticks for all of these changes.
     pub switch_ticks: u64,
     /// External interrupts delivered to the guest.
@@ -89,7 +89,7 @@ pub struct Sums {
 }
 
 /// Words of [`Sums`].
-pub const SUMS: usize = 2 * EXITS.len() + 6 + 2 * (1 + COUNTERS.len());
+pub const SUMS: usize = 2 * EXITS.len() + 4 + ENGINES.len() + 2 * (1 + COUNTERS.len());
 
 fn add(to: &mut [u64], from: &[u64]) {
     to.iter_mut().zip(from).for_each(|(to, from)| *to = to.wrapping_add(*from));
@@ -104,7 +104,7 @@ impl Sums {
             exit_ticks: [0; EXITS.len()],
             nested_filled: 0,
             emulated: 0,
-            switches: [0; 2],
+            switches: [0; ENGINES.len()],
             switch_ticks: 0,
             interrupts: 0,
             counters: [all; 2],
@@ -255,7 +255,7 @@ mod tests {
         sums.exits.iter_mut().chain(&mut sums.exit_ticks).for_each(|word| *word = next());
         [sums.nested_filled, sums.emulated, sums.switch_ticks, sums.interrupts] =
             [next(), next(), next(), next()];
-        sums.switches = [next(), next()];
+        sums.switches = [next(), next(), next()];
         sums.counters[0] = Counters { present: 0b101, values: [7; COUNTERS.len()] };
         Sample {
             vm: 3,

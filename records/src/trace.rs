@@ -16,6 +16,13 @@ pub enum What {
     Idle,
     /// The VM's engine changed, to this number in [`ENGINES`](crate::sample::ENGINES).
     Switch(u8),
+    /// Agile paging had this many guest tables (255: or more) walked nested from now on; `at` is the guest-physical address whose
+    /// write decided that.
+    Nest(u8),
+    /// It had this many walked in shadow tables again, because they had not changed for long.
+    Shadow(u8),
+    /// Agile paging by address spaces (`machine=commodity`) chose this engine for the one at CR3 `at`.
+    Space(u8),
 }
 
 /// An event.
@@ -39,6 +46,10 @@ const EXIT: u8 = 2;
 const RUN: u8 = 3;
 const IDLE: u8 = 4;
 const SWITCH: u8 = 5;
+// 6 to 9 are kinds of other records.
+const NEST: u8 = 10;
+const SHADOW: u8 = 11;
+const SPACE: u8 = 12;
 
 impl Event {
     /// The record.
@@ -49,6 +60,9 @@ impl Event {
             What::Run => (RUN, 0),
             What::Idle => (IDLE, 0),
             What::Switch(engine) => (SWITCH, engine),
+            What::Nest(tables) => (NEST, tables),
+            What::Shadow(tables) => (SHADOW, tables),
+            What::Space(engine) => (SPACE, engine),
         };
         let more = self.vm as u32 | (self.vcpu as u32) << 8 | (detail as u32) << 16;
         [head(kind, WORDS, more), self.tsc, self.ticks, self.at]
@@ -65,6 +79,9 @@ impl Event {
             RUN => What::Run,
             IDLE => What::Idle,
             SWITCH => What::Switch(detail),
+            NEST => What::Nest(detail),
+            SHADOW => What::Shadow(detail),
+            SPACE => What::Space(detail),
             _ => return None,
         };
         Some(Event { what, vm: more as u8, vcpu: (more >> 8) as u8, tsc, ticks, at })
@@ -77,7 +94,8 @@ mod tests {
 
     #[test]
     fn what_is_written_is_read() {
-        for what in [What::Exit(17), What::Run, What::Idle, What::Switch(1)] {
+        let decisions = [What::Nest(3), What::Shadow(255), What::Space(1)];
+        for what in [What::Exit(17), What::Run, What::Idle, What::Switch(1)].into_iter().chain(decisions) {
             let event = Event { what, vm: 200, vcpu: 63, tsc: 1 << 60, ticks: 5, at: u64::MAX };
             assert_eq!(Event::read(&event.write()), Some(event));
         }

@@ -1,11 +1,12 @@
 //! A virtio disk of the host, for evicted pages: one request at a time, polled. Virtio 1.2, 2.7 (split queues), 4.1.4.8 (the legacy
 //! interface by ports), 5.2 (block devices).
 //!
-//! Polling needs no interrupt, which would have to reach the one processor that waits with its own disabled. A request takes as
-//! long as the machine's disk; on emulated machines some ten microseconds. The device reads and writes memory by itself: the queue,
-//! the request and the data lie in memory that is given to it for good. What it answers is checked, as it may be broken; a device
-//! that does not answer in time is never used again, because it may still write to that memory.
+//! Polling needs no interrupt, which would have to reach the one processor that waits with its own disabled. The device reads and
+//! writes memory by itself: the queue, the request and the data lie in memory that is given to it for good. It is trusted with
+//! what it says to have done; it cannot make the driver leave its memory, or wait for ever. A device that does not answer in time is
+//! never used again, because it may still write to that memory.
 
+use core::fmt;
 use core::hint::spin_loop;
 use core::sync::atomic::{Ordering, fence};
 
@@ -118,6 +119,9 @@ impl Registers for Ports {
     }
 }
 
+/// Sectors of a disk at most: 128 PiB. A device that says more is broken.
+const MOST_SECTORS: u64 = 1 << 48;
+
 /// Why a request was not done.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Error {
@@ -127,6 +131,16 @@ pub enum Error {
     Device,
     /// The device did not answer in time, or what it answered makes no sense; it is not used any more.
     Dead,
+}
+
+impl fmt::Display for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Error::Range => "there is no such place",
+            Error::Device => "it says that it failed",
+            Error::Dead => "it does not answer, and is not used any more",
+        })
+    }
 }
 
 /// A disk.
@@ -147,7 +161,8 @@ pub struct VirtioBlk<R> {
 }
 
 impl<R: Registers> VirtioBlk<R> {
-    /// Starts a device. `None`: its queue is larger than the memory for it, or missing.
+    /// Starts a device. `None`: its queue is larger than the memory for it, or missing, or the memory lies too high for the device,
+    /// or its capacity makes no sense.
     ///
     /// # Safety
     /// `queue` and `data` are addresses of [`QUEUE_BYTES`] and [`MOST`] bytes, aligned to a page, at which processors and the
@@ -165,10 +180,13 @@ impl<R: Registers> VirtioBlk<R> {
         }
         let low = u64::from(registers.read32(register::SECTORS_LOW));
         let sectors = u64::from(registers.read32(register::SECTORS_HIGH)) << 32 | low;
+        if sectors > MOST_SECTORS {
+            return None;
+        }
         let mut disk =
             VirtioBlk { registers, queue, data, entries, sectors, made: 0, patience, is_dead: false };
         (0..QUEUE_BYTES as u64).for_each(|at| disk.put(at, &[0]));
-        disk.put(disk.requests(), &NO_INTERRUPT.to_le_bytes());
+        disk.put16(disk.requests(), NO_INTERRUPT);
         fence(Ordering::SeqCst);
         let frame = disk.registers.frame(queue)?;
         disk.registers.write32(register::QUEUE_FRAME, frame);
@@ -225,11 +243,11 @@ impl<R: Registers> VirtioBlk<R> {
         self.describe(2, self.queue + STATUS, 1, DEVICE_WRITES);
         let requests = self.requests();
         let place = requests + 4 + 2 * u64::from(self.made % self.entries);
-        self.put(place, &0u16.to_le_bytes());
+        self.put16(place, 0);
         self.made = self.made.wrapping_add(1);
         // The device reads the request once it sees the count.
         fence(Ordering::SeqCst);
-        self.put(requests + 2, &self.made.to_le_bytes());
+        self.put16(requests + 2, self.made);
         fence(Ordering::SeqCst);
         self.registers.write16(register::NOTIFY, 0);
         let begin = self.registers.now();
@@ -241,9 +259,8 @@ impl<R: Registers> VirtioBlk<R> {
             spin_loop();
         }
         fence(Ordering::SeqCst);
-        let mut status = [0];
-        self.get(STATUS, &mut status);
-        match status[0] {
+        // SAFETY: the promise of `start`.
+        match unsafe { ((self.queue + STATUS) as *const u8).read_volatile() } {
             0 => Ok(()),
             // The device's count went on without an answer.
             0xff => {
@@ -258,9 +275,8 @@ impl<R: Registers> VirtioBlk<R> {
     fn done(&self) -> u16 {
         // The ring that the device writes begins at the next page.
         let ring = (self.requests() + 4 + 2 * u64::from(self.entries) + 2).next_multiple_of(PAGE as u64);
-        let mut count = [0; 2];
-        self.get(ring + 2, &mut count);
-        u16::from_le_bytes(count)
+        // SAFETY: the promise of `start`: it is in the memory of the queue, and aligned.
+        u16::from_le(unsafe { ((self.queue + ring + 2) as *const u16).read_volatile() })
     }
 
     /// Where the ring of requests is: behind the descriptors.
@@ -276,19 +292,17 @@ impl<R: Registers> VirtioBlk<R> {
         self.put(at + 14, &(index + 1).to_le_bytes());
     }
 
+    /// Writes two bytes to the memory of the queue at once: the device must not see half of a count.
+    fn put16(&mut self, at: u64, value: u16) {
+        // SAFETY: the promise of `start`; all offsets here are even, and below `QUEUE_BYTES`.
+        unsafe { ((self.queue + at) as *mut u16).write_volatile(value.to_le()) };
+    }
+
     /// Writes to the memory of the queue.
     fn put(&mut self, at: u64, value: &[u8]) {
         for (n, byte) in value.iter().enumerate() {
             // SAFETY: the promise of `start`; all offsets here are below `QUEUE_BYTES`. Volatile, as the device reads it.
             unsafe { ((self.queue + at) as *mut u8).add(n).write_volatile(*byte) };
-        }
-    }
-
-    /// Reads from there.
-    fn get(&self, at: u64, out: &mut [u8]) {
-        for (n, byte) in out.iter_mut().enumerate() {
-            // SAFETY: as above.
-            *byte = unsafe { ((self.queue + at) as *const u8).add(n).read_volatile() };
         }
     }
 }

@@ -1,11 +1,11 @@
 //! Operations on VCPUs from any PCPU: wake, pause, move; adding and removing VMs and VCPUs.
 //!
 //! Each takes the lock of the queue that the VCPU is in (its *home*), and none holds two queues' locks but a move
-//! ([`Scheduler::lock_both`], in the order of their numbers). None sends an interrupt: it returns a [`Kick`], the PCPUs that have
-//! to look at their queues, and the caller sends it when no lock is held. A PCPU that changes something in a queue publishes
-//! what others may read without its lock (how many wait, with which affinities) before it lets the lock go.
+//! ([`Scheduler::lock_both`], in the order of their numbers). None sends an interrupt: it returns a [`Kick`], the PCPU that has to
+//! look at its queue, if one has, and the caller sends it when no lock is held. A PCPU that changes something in a queue
+//! publishes what others may read without its lock (whether something waits, where it may run) before it lets the lock go.
 //!
-//! Devices, timers and other VCPUs call [`Scheduler::wake`]; the monitor and the session call the rest. What must hold after
+//! Devices, timers and other VCPUs call [`Scheduler::wake`]; `vmm` calls the rest, to begin, stop and end VMs. What must hold after
 //! each: a VCPU is in exactly one queue, and a PCPU that halts while one waits that it may run has been kicked.
 
 use alloc::boxed::Box;
@@ -190,7 +190,7 @@ impl<P: Policy> Scheduler<P> {
         let index = usize::from(id.0);
         let place = from.unlink(id);
         let Some(mut vcpu) = from.vcpus[index].take() else { return place };
-        // Vruntimes count from each queue's own average: the account is taken out of one sum and put into the other.
+        // Each queue has a clock of its own: the account is taken out of one sum, and carried over to the other's.
         let vm = &common.vms[usize::from(vcpu.vm.0)];
         if place == Place::Waiting {
             common.policy.leave(&mut from.sum, &mut vcpu.account, vm, false, now);

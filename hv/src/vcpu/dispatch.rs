@@ -46,7 +46,7 @@ pub fn dispatch<V: Virt, M: HostMemory, H: Host>(cx: ExitContext<'_, V, M, H>, e
 fn rare<V: Virt, M: HostMemory, H: Host>(cx: ExitContext<'_, V, M, H>, exit: &Exit) -> Outcome {
     match *exit {
         Exit::Invpcid => invalidate::invpcid(cx),
-        // They are switched lazily: the guest's are in the processor from its first access on, until the VCPU leaves the PCPU.
+        // Few guests use them. From the first access on they need not exit any more.
         Exit::DebugReg(_) => {
             cx.vcpu.virt.open_debug_registers();
             Outcome::Resume
@@ -143,7 +143,7 @@ pub fn quick_cpuid<V: Virt>(vcpu: &mut Vcpu<V>) -> bool {
 /// Answers CPUID; the guest goes on at `next`.
 #[inline(always)]
 fn answer_cpuid<V: Virt>(vcpu: &mut Vcpu<V>, next: u64) {
-    // The table was computed when the guest was made; here it is only looked up.
+    // The table is computed when the VCPU starts, and where CR4 or XCR0 change; here it is only looked up.
     let leaf = vcpu.virt.gpr(Gpr::Rax) as u32;
     let values = vcpu.cpuid.get(leaf, vcpu.virt.gpr(Gpr::Rcx) as u32);
     if vcpu.virt.answer_cpuid(values, next) {

@@ -292,6 +292,9 @@ fn serve<V: Virt, M: HostMemory, H: Host>(
                 let ticks = host.tsc().wrapping_sub(begin);
                 host.trace(What::Switch(vcpu.mmu.engine() as u8), vcpu.id, begin, ticks, 0);
             }
+            if host.is_traced() {
+                mmu::decisions::trace(vcpu, host);
+            }
         }
         // A VCPU that waited for a lock has answered shootdowns meanwhile: their flushes are in its mailbox, and come first.
         if vcpu.work & work::MAIL == 0 {

@@ -175,8 +175,9 @@ fn sums<V: Virt>(vcpu: &Vcpu<V>) -> Sums {
     }
     let switches = &vcpu.mmu.switches;
     (sums.nested_filled, sums.emulated) = (vcpu.faults.filled, vcpu.faults.emulated);
-    sums.switches = [switches.to_nested.count, switches.to_shadow.count];
-    sums.switch_ticks = switches.to_nested.ticks.wrapping_add(switches.to_shadow.ticks);
+    let changes = [&switches.to_nested, &switches.to_shadow, &switches.to_agile];
+    sums.switches = changes.map(|changes| changes.count);
+    sums.switch_ticks = changes.iter().fold(0, |sum, changes| sum.wrapping_add(changes.ticks));
     sums.interrupts = vcpu.interrupts.counts.interrupts;
     sums.counters = [counters(&total.guest), counters(&total.host)];
     // The sum stays where the guest stops counting for a while.
@@ -189,9 +190,11 @@ fn sums<V: Virt>(vcpu: &Vcpu<V>) -> Sums {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::paging::engine::Engine;
 
     #[test]
-    fn records_have_the_names_of_exits_and_events() {
+    fn records_have_the_names_of_exits_events_and_engines() {
+        assert_eq!(Engine::ALL.map(|engine| engine.name()), records::sample::ENGINES);
         for (word, key) in ExitKind::WORDS.iter().zip(EXITS) {
             assert_eq!(word.replace('-', "_"), key);
         }

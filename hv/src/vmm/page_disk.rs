@@ -2,7 +2,7 @@
 //!
 //! It is a virtio disk that begins with [`SIGNATURE`]: to write that there is to give the disk away, and no other is written to. It
 //! is looked for once, at the start, if a VM is overcommitted. Parts are fixed, in proportion to the VMs' memory, so that none
-//! takes another's. What a VM had there is not wiped when it ends; nothing reads it but the pager that wrote it.
+//! takes another's. What a VM had there is not wiped when it ends; a pager hands out what it has written itself, and nothing else.
 
 use alloc::boxed::Box;
 use alloc::sync::Arc;
@@ -13,12 +13,13 @@ use spin::Mutex;
 use crate::guest::config::{Config, VmConfig};
 use crate::hw::pci;
 use crate::hw::virtio_blk::{self, Ports, VirtioBlk};
-use crate::mem::frame::{self, Node};
+use crate::mem::frame::{self, Node, order_for};
 use crate::mem::pager::PageDisk;
 use crate::mem::pager::disk::{DiskError, RUN, RUN_BYTES};
 
 /// Sectors of a run.
 const RUN_SECTORS: u64 = (RUN_BYTES / virtio_blk::SECTOR) as u64;
+const _: () = assert!(RUN_BYTES <= virtio_blk::MOST);
 /// How long a request may take: a disk that spins up from standstill takes some seconds.
 const PATIENCE_S: u64 = 20;
 
@@ -46,25 +47,35 @@ impl PageDisks {
             let port = function.ports()?;
             // SAFETY: nothing else in the hypervisor drives PCI devices, and what this one is told to do is the driver's.
             unsafe { function.enable() };
-            let queue = frame::alloc_zeroed(order(virtio_blk::QUEUE_BYTES), Node(0))?;
-            let data = frame::alloc_zeroed(order(virtio_blk::MOST), Node(0))?;
+            let queue = frame::alloc_zeroed(order_for(virtio_blk::QUEUE_BYTES as u64), Node(0))?;
+            let data = frame::alloc_zeroed(order_for(virtio_blk::MOST as u64), Node(0))?;
             // SAFETY: a virtio device answers there, as its identification says. The frames are its own for good, also when it
             // turns out to be another disk: a device that has once been given memory keeps it.
             let disk =
                 unsafe { VirtioBlk::start(Ports::new(port), queue.0, data.0, PATIENCE_S * 1000 * tsc_khz) };
-            let mut disk = disk?;
+            let Some(mut disk) = disk else {
+                ::log::warn!(
+                    "a virtio disk at port {port:#x} is passed over: its queue or its size makes no sense"
+                );
+                return None;
+            };
             let mut sector = [0; virtio_blk::SECTOR];
-            disk.read(0, &mut sector).ok()?;
-            sector.starts_with(SIGNATURE).then_some(disk)
+            match disk.read(0, &mut sector) {
+                Ok(()) => sector.starts_with(SIGNATURE).then_some(disk),
+                Err(error) => {
+                    ::log::warn!("a virtio disk at port {port:#x} is passed over: {error}");
+                    None
+                }
+            }
         })?;
         let runs = (disk.sectors() / RUN_SECTORS).saturating_sub(FIRST_BYTE / RUN_BYTES as u64);
-        // Else a page would be lost at the first eviction, and not at the start.
+        // Else a VM would end at its first eviction.
         let mut first = [0; virtio_blk::SECTOR];
         if let Err(error) = disk.read(0, &mut first).and_then(|()| disk.write(0, &first)) {
-            ::log::error!("the disk for evicted pages cannot be written ({error:?}): it is not used");
+            ::log::error!("the disk for evicted pages cannot be written: {error}; it is not used");
             return None;
         }
-        ::log::info!("a disk for evicted pages: {} MiB", (runs * RUN_BYTES as u64) >> 20);
+        ::log::info!("a disk for evicted pages: {} MiB", runs / ((1 << 20) / RUN_BYTES as u64));
         Some(PageDisks { disk: Arc::new(Mutex::new(disk)), runs, memory_mib })
     }
 
@@ -94,9 +105,11 @@ fn part(runs: u64, before: u64, own: u64, all: u64) -> (u64, u32) {
     (first, (at(before + own) - first).min(most).try_into().unwrap_or(u32::MAX))
 }
 
-/// The order of a block of frames with this many bytes.
-fn order(bytes: usize) -> u8 {
-    (bytes / 4096).next_power_of_two().ilog2() as u8
+/// The sector of a place in a part that begins with this run.
+fn sector(first: u64, place: u32) -> u64 {
+    FIRST_BYTE / virtio_blk::SECTOR as u64
+        + first * RUN_SECTORS
+        + u64::from(place) * (RUN_SECTORS / u64::from(RUN))
 }
 
 /// A VM's part of the disk.
@@ -109,9 +122,8 @@ struct Part {
 
 impl Part {
     /// The sector of a place in this part.
-    fn sector(&self, place: u64) -> u64 {
-        (FIRST_BYTE + self.first * RUN_BYTES as u64) / virtio_blk::SECTOR as u64
-            + place * RUN_SECTORS / u64::from(RUN)
+    fn sector(&self, place: u32) -> u64 {
+        sector(self.first, place)
     }
 }
 
@@ -121,19 +133,19 @@ impl PageDisk for Part {
     }
 
     fn read(&mut self, run: u32, out: &mut [u8]) -> Result<(), DiskError> {
-        let sector = self.sector(u64::from(run) * u64::from(RUN));
-        self.disk.lock().read(sector, out).map_err(|error| report("read", error))
+        let done = self.disk.lock().read(self.sector(run * RUN), out);
+        done.map_err(|error| report("read", error))
     }
 
     fn write(&mut self, place: u32, pages: &[u8]) -> Result<(), DiskError> {
-        let sector = self.sector(place.into());
-        self.disk.lock().write(sector, pages).map_err(|error| report("write", error))
+        let done = self.disk.lock().write(self.sector(place), pages);
+        done.map_err(|error| report("write", error))
     }
 }
 
 #[cold]
 fn report(what: &str, error: virtio_blk::Error) -> DiskError {
-    ::log::error!("the disk for evicted pages does not {what}: {error:?}");
+    ::log::error!("the disk for evicted pages does not {what}: {error}");
     DiskError
 }
 
@@ -149,5 +161,16 @@ mod tests {
         assert_eq!(part(1 << 20, 0, 256, 256), (0, 4096));
         assert_eq!(part(2, 0, 1, 1024), (0, 0));
         assert_eq!(part(0, 0, 256, 256), (0, 0));
+    }
+
+    #[test]
+    fn places_of_neighbours_do_not_meet_and_the_last_is_on_the_disk() {
+        let sectors = |pages: u64| pages * 8;
+        let runs = 8192;
+        let (first, second) = (part(runs, 0, 256, 1024), part(runs, 256, 768, 1024));
+        assert_eq!(sector(first.0, 0), 128);
+        let last = |(first, runs): (u64, u32)| sector(first, runs * RUN - 1) + sectors(1);
+        assert_eq!(last(first), sector(second.0, 0));
+        assert_eq!(last(second), 128 + runs * RUN_SECTORS);
     }
 }

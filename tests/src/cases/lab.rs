@@ -17,14 +17,9 @@ pub const CASES: &[Case] = &[
         equal(c, &stress::PAE, "miss", "1", &[TRANSLATIONS, FROM_SESSION].concat(), 10_000)
     }),
     // The same in each run, so that what it finds can be found again.
-    only("qemu-svm", "lab machine: equal, agile paging", |c| {
-        let options = [AGILE, TRANSLATIONS, &["--deterministic"]].concat();
-        equal(c, &stress::AMD64, "miss", "1", &options, 100_000)
-    }),
-    only("qemu-svm", "lab machine: equal, agile paging, interrupts at other times", |c| {
-        equal(c, &stress::AMD64, "miss", "1", &[AGILE, TRANSLATIONS].concat(), 100_000)
-    })
-    .at_length(),
+    only("qemu-svm", "lab machine: equal, agile paging", |c| agile(c, &["--deterministic"])),
+    only("qemu-svm", "lab machine: equal, agile paging, interrupts at other times", |c| agile(c, &[]))
+        .at_length(),
     only("qemu-svm", "lab machine: counters, switch=50", |c| counters(c, FROM_SESSION)),
     only("qemu-svm", "lab machine: counters from the machine's start on", |c| counters(c, &[])).at_length(),
     only("native", "lab machine: equal, without hypervisor", native),
@@ -70,7 +65,19 @@ fn equal(
     let report = context.path("report.json");
     let lab = ["--lab", "westmere-x5660", "--lab-check", check, "--lab-report", &report];
     stress::stress(context, guest, &["1", rounds], &[&lab, options].concat())?;
-    compared(&report, least)?;
+    compared(&report, least).map(drop)
+}
+
+/// The same with agile paging: the walks that were compared left the shadow tables at their end, at each level, and at the root.
+fn agile(context: &Context, options: &[&str]) -> Result<()> {
+    equal(context, &stress::AMD64, "miss", "1", &[AGILE, TRANSLATIONS, options].concat(), 100_000)?;
+    let report: Value = serde_json::from_str(&std::fs::read_to_string(context.path("report.json"))?)?;
+    let agile = &report["pcpus"][0]["agile"];
+    let walks: Vec<u64> = agile["walks"].as_array().into_iter().flatten().filter_map(Value::as_u64).collect();
+    // 4, 8, 12, 16, 20 and 24 references: a root becomes nested by its first time alone, which counts as 24.
+    ensure!(walks.len() == 6 && walks[..3].iter().chain(&walks[5..]).all(|walks| *walks > 100), "{agile}");
+    // A stand-in that is older than the guest's table, for which the guest owes a flush, says nothing of the walk.
+    ensure!(agile["checks_stale"].as_u64().is_some_and(|stale| stale < 1000), "{agile}");
     Ok(())
 }
 

@@ -209,12 +209,12 @@ pub struct RunArgs {
     /// machine's memory allows
     #[arg(long, value_name = "MiB", requires = "overcommit", help_heading = "Machine")]
     pub resident: Option<u64>,
-    /// A disk of the machine with this many MiB, for pages of overcommitted guests that find no room in memory, compressed
-    #[arg(long, value_name = "MiB", value_parser = clap::value_parser!(u64).range(1..=1 << 20), help_heading = "Machine")]
-    pub page_disk: Option<u64>,
     /// The policy by which its pages are evicted: clock, clock-pro, seq, apr, lru, s3-fifo or sieve. Default: clock
     #[arg(long, value_name = "POLICY", requires = "overcommit", value_parser = replacement(), help_heading = "Machine")]
     pub replacement: Option<Replacement>,
+    /// A disk of the machine, of this many MiB, for pages of overcommitted guests for which there is no room in memory
+    #[arg(long, value_name = "MiB", value_parser = clap::value_parser!(u64).range(1..=1 << 20), help_heading = "Machine")]
+    pub page_disk: Option<u64>,
     /// Give an overcommitted guest a balloon (virtio): it gives free memory back, and more when the monitor's `balloon` asks
     #[arg(long, requires = "overcommit", help_heading = "Machine")]
     pub balloon: bool,

@@ -185,8 +185,8 @@ pub mod tests {
         );
         let sample = &run.samples[1];
         assert_eq!(
-            (sample.all_exits(), sample.vm, sample.shadow, sample.all_ran_ns()),
-            (8, 1, true, 500_000_000)
+            (sample.all_exits(), sample.vm, sample.engine, sample.all_ran_ns()),
+            (8, 1, 1, 500_000_000)
         );
         assert_eq!((sample.counter("cycles"), sample.counter("walks")), (Some(400), None));
         assert_eq!(run.ending(), "2 samples, 2 dropped");

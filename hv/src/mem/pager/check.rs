@@ -21,6 +21,7 @@ impl State {
     pub(super) fn check(&self) {
         self.store.check();
         let (mut seen, mut stored, mut on_disk) = ([0; 3], 0, 0);
+        let mut places = alloc::collections::BTreeSet::new();
         for number in 0..self.places.len() {
             match self.places[number].get() {
                 Place::Resident(slot) => {
@@ -33,7 +34,10 @@ impl State {
                 }
                 Place::Leaving => seen[2] += 1,
                 Place::Stored(_) => stored += 1,
-                Place::OnDisk(_) => on_disk += 1,
+                Place::OnDisk(place) => {
+                    assert!(self.disk.as_ref().is_some_and(|disk| disk.has(place)) && places.insert(place));
+                    on_disk += 1;
+                }
                 Place::Zero { .. } => {}
             }
         }

@@ -35,6 +35,8 @@ pub struct Counts {
     pub store_frames: u64,
     /// Pages on the disk now.
     pub on_disk: u64,
+    /// Pages that came back from the disk.
+    pub from_disk: u64,
     /// Runs read from the disk.
     pub disk_reads: u64,
     /// Writes to the disk, of up to a run each.
@@ -43,7 +45,7 @@ pub struct Counts {
 
 impl Counts {
     /// Each with its name in records.
-    pub fn named(&self) -> [(&'static str, u64); 18] {
+    pub fn named(&self) -> [(&'static str, u64); 19] {
         use abi::telemetry::key;
         [
             (key::FAULTS, self.faults),
@@ -62,6 +64,7 @@ impl Counts {
             (key::STORED, self.stored),
             (key::STORE_FRAMES, self.store_frames),
             (key::ON_DISK, self.on_disk),
+            (key::FROM_DISK, self.from_disk),
             (key::DISK_READS, self.disk_reads),
             (key::DISK_WRITES, self.disk_writes),
         ]

@@ -62,7 +62,7 @@ pub(super) struct Disk {
 }
 
 impl Disk {
-    /// Bytes of the heap that each takes, with its table of pieces.
+    /// Bytes of the heap that each takes, with its table of pieces up to 256 GiB.
     pub(super) const HEAP_BYTES: u64 = RUN_BYTES as u64 + (16 << 10);
 
     /// # Errors
@@ -106,13 +106,19 @@ impl Disk {
         Ok(())
     }
 
+    /// Whether a page is at a place.
+    pub(super) fn has(&self, place: u32) -> bool {
+        let run = (place / RUN) as usize;
+        run < self.used.len() && self.used[run] & mask(place % RUN, 1) != 0
+    }
+
     /// The page at a place.
     ///
     /// # Errors
     /// The disk's, or none is there.
     pub(super) fn read(&mut self, place: u32) -> Result<&[u8], DiskError> {
         let (run, at) = (place / RUN, place % RUN);
-        if run as usize >= self.used.len() || self.used[run as usize] & mask(at, 1) == 0 {
+        if !self.has(place) {
             return Err(DiskError);
         }
         if self.cached != Some(run) {

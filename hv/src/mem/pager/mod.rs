@@ -14,7 +14,7 @@
 //! while that is locked for writing. So an address that was translated with the memory locked for reading keeps its frame until
 //! that lock ends.
 //!
-//! Locks: this one is a leaf; it may be taken under any other of the VM's.
+//! Locks: this one may be taken under any other of the VM's; below it is only the disk's own, of all VMs.
 
 mod arrivals;
 mod budget;
@@ -261,6 +261,10 @@ impl Pager {
     /// Brings an absent page in, and has `attach` make it present in the P2m. If another processor was first, there is nothing to do.
     /// On a failure the page stays where it is.
     pub fn bring_in(&self, page: Gfn, attach: &mut dyn FnMut(Hfn)) {
+        // A disk that has failed is not asked again: each time may take seconds, and the VM is about to end.
+        if matches!(self.failure(), Some(Failure::DiskRead | Failure::DiskWrite)) {
+            return;
+        }
         let mut state = self.state.lock();
         if let Err(failure) = state.bring_in(page, attach) {
             drop(state);
@@ -311,10 +315,12 @@ impl Pager {
     }
 
     /// Stores a page that is still leaving; false: there is none. One for which there is no room stays in its frame; `attach` makes it
-    /// present again, and the pager has failed. Called until it says false. One at a time, so that others wait for no more than that.
+    /// present again, and the pager has failed. Called until it says false. One at a time, so that others wait for no more than that, and
+    /// for what goes to the disk to make room for it.
     pub fn store(&self, attach: &mut dyn FnMut(Resident)) -> bool {
         let mut state = self.state.lock();
-        match state.store_one(attach) {
+        let has_failed = matches!(self.failure(), Some(Failure::DiskRead | Failure::DiskWrite));
+        match if has_failed { Ok(state.keep_leaving(attach)) } else { state.store_one(attach) } {
             Ok(true) => true,
             Ok(false) => {
                 // Under the lock: an arrival in between is not forgotten.

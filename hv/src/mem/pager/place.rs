@@ -27,8 +27,8 @@ pub(super) struct Packed(u32);
 impl Packed {
     const BITS: u32 = 30;
     const VALUE: u32 = (1 << Self::BITS) - 1;
-    /// Values with the first tag from here on are places on the disk. Numbers of pages have 30 bits less some, and no pager has more
-    /// places on its disk than pages.
+    /// Values with the first tag from here on are places on the disk. A VM has less than 2^28 pages, and not more places on its
+    /// disk.
     const DISK: u32 = 16;
 
     pub(super) fn new(place: Place) -> Packed {

@@ -174,6 +174,7 @@ impl State {
             return Err(failure);
         }
         self.forget_stored(place);
+        self.counts.from_disk += u64::from(matches!(place, Place::OnDisk(_)));
         attach(Hfn(frame.into()));
         match self.entry(place) {
             Some(page) => {
@@ -325,9 +326,8 @@ impl State {
         let place = match place {
             Ok(place) => place,
             Err(failure) => {
-                // Nothing is lost: the page is there as before.
-                attach(resident(self.span, page));
-                self.queue(page);
+                self.leaving.push(page);
+                self.keep_leaving(attach);
                 return Err(failure);
             }
         };
@@ -339,12 +339,24 @@ impl State {
         Ok(true)
     }
 
+    /// A page that is leaving stays where it is: nothing is lost. Whether there was one.
+    pub(super) fn keep_leaving(&mut self, attach: &mut dyn FnMut(Resident)) -> bool {
+        let Some(page) = self.leaving.pop() else { return false };
+        if page.number == NONE {
+            self.release_frame(page.frame);
+        } else {
+            attach(resident(self.span, page));
+            self.queue(page);
+        }
+        true
+    }
+
     /// See [`Pager::reset`](super::Pager::reset).
     pub(super) fn reset(&mut self, policy: PolicyName) {
         self.give_all_back();
         self.places.for_each_mut(|place| *place = Packed::default());
         self.policy = Replacement::new(policy, self.budget.resident);
-        self.scanned = 0;
+        (self.scanned, self.spilled) = (0, 0);
     }
 
     fn give_all_back(&mut self) {

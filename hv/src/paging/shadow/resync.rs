@@ -1,7 +1,8 @@
 //! Comparing unsync pages with the guest's tables, at a flush of the guest's, and where a table is write-protected again.
 //!
-//! A comparison is by content: each present entry has beside it the guest's entry that it was made from in the pool's records. Most are equal, so the loops read 64 entries at a time and look closer at those that differ. An entry
-//! of which only rights or accessed and dirty bits changed is corrected, all others go, and a fault fills them again.
+//! A comparison is by content: the pool's records have, for each present entry, the guest's entry that it was made from. Most are
+//! equal, so the loops read 64 entries at a time and look closer at those that differ. An entry of which only rights or accessed
+//! and dirty bits changed is corrected, all others go, and a fault fills them again.
 
 use super::Shadow;
 use super::pool::{PageId, is_stale};
@@ -32,7 +33,7 @@ impl<M: TableMemory, F: PteFormat> Shadow<M, F> {
         memory: &impl GuestMemory,
         next: impl FnOnce(&Self) -> Option<PageId>,
     ) {
-        // Agile paging's nested tables of upper levels come first. What they lead to is known only then, and so is the root.
+        // Unsync tables of upper levels come first. What they lead to is known only then, and so is the root.
         if self.upper_unsync && self.resync_upper(memory) {
             let root = next(self);
             return self.sync_all(memory, root);

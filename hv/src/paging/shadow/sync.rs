@@ -1,14 +1,15 @@
 //! Writes to guest tables: dropped at once where tables are write-protected, found at the next flush where not.
 //!
-//! A table that the guest writes is in one of two states. *In step*: it is write-protected, each write exits, and
-//! [`Shadow::written`] drops what was made from the old entry. *Unsync*: the guest writes it without exits, and its shadow pages
-//! are compared with it when the guest flushes (a load of CR3, INVLPG), which is the first moment at which a processor has to
-//! know. A table becomes unsync by repeated writes ([`Shadow::allow_write`]), and goes back when several flushes in a row find
-//! nothing changed (`resync.rs` compares). Tables above level 1 become unsync in two cases only: for an instruction that cannot be
-//! executed in software, until the next flush (`unsync.rs`), and with agile paging (`agile/moves.rs`).
+//! A table is *in step*: it is write-protected, each write exits, and [`Shadow::written`] drops what was made from the old entry.
+//! Or it is *unsync*: the guest writes it without exits, and its shadow pages are compared with it when the guest flushes (a load
+//! of CR3, INVLPG), which is the first moment at which a processor has to know. A table of level 1 becomes unsync when it is
+//! written ([`Shadow::allow_write`]), or begins so, and goes back when several flushes in a row find nothing changed (`resync.rs`
+//! compares). Tables above are unsync for an instruction that cannot be executed in software, until the next flush
+//! (`unsync.rs`), while their address space is taken down (`inherit.rs`), and where agile paging has them nested.
 //!
 //! The exits for writes and flushes call this module. What must hold after each: no entry of a page in step differs from what
-//! the guest's entry says now, and none of an unsync page from what it said at some time since the guest's last flush.
+//! the guest's entry says now, and none of an unsync page from what it said at some time since the guest's last flush. Pages that
+//! are *deferred* after a time on nested tables (`resume.rs`) are neither, and nothing leads to them.
 
 use super::left_out::Step;
 use super::pool::PageId;
@@ -76,7 +77,7 @@ impl<M: TableMemory, F: PteFormat> Shadow<M, F> {
                 self.unlink(id, index);
             }
             // A link has gone. The guest may be taking an address space down: look whether it is one, and whether this page is
-            // the next to die. Not yet, while the loop goes through the list that the page is on.
+            // the next to die. Nothing is freed yet, while the loop goes through the list that the page is on.
             if self.unlinked.len() > before {
                 self.see_root_die(id);
                 if self.pool.page(id).next_present(0).is_none() {
@@ -201,8 +202,8 @@ impl<M: TableMemory, F: PteFormat> Shadow<M, F> {
         let (mut count, mut writes) = (0, 0);
         for id in self.pool.shadows(frame) {
             let page = self.pool.page(id);
-            // A table can be of level 1 in one address space and above in another (a recursive mapping). Above level 1 a flush
-            // would have to compare all that lies below.
+            // A table can be of level 1 and of one above at once, where it is mapped into itself. Above level 1 a flush would have
+            // to look whether each link still leads to the right page.
             if page.key.level() != 1 {
                 return false;
             }

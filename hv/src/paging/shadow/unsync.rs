@@ -42,7 +42,13 @@ impl<M: TableMemory, F: PteFormat> Shadow<M, F> {
     #[cold]
     pub(super) fn resync_upper(&mut self, memory: &impl GuestMemory) -> bool {
         while let Some(at) = self.unsync.iter().position(|page| self.is_upper_unsync(page.id)) {
-            self.write_protect(memory, Hfn(self.unsync[at].number));
+            let Unsync { id, number, .. } = self.unsync[at];
+            self.write_protect(memory, Hfn(number));
+            debug_assert!(
+                !self.pool.page(id).unsync,
+                "a page is unsync, and its table write-protected: {:?}",
+                self.pool.page(id)
+            );
         }
         self.upper_unsync = self.unsync.iter().any(|page| self.pool.page(page.id).nested);
         self.upper_unsync

@@ -1,11 +1,10 @@
 //! Changes of a [`Table`]: map, unmap, change attributes, split, merge.
 //!
 //! All but merging are one recursion over the entries that a range touches ([`Table::edit`]); an [`Edit`]
-//! decides entry by entry. The P2m and the nested tables are such tables, and only they call this.
+//! decides entry by entry. The P2m, the nested tables and the hypervisor's own are such tables.
 //!
-//! Processors walk a table while it changes and set accessed and dirty bits in it. So an entry changes by one
-//! compare-and-exchange, which is tried again if a bit came meanwhile, and a new table is complete before an entry
-//! leads to it.
+//! Processors walk all but the P2m while they change, and set accessed and dirty bits. So an entry that holds something changes by
+//! one compare-and-exchange, which is tried again if a bit came meanwhile, and a new table is complete before an entry leads to it.
 
 use super::{
     ENTRIES, MapError, ROOT_LEVEL, Table, TableMemory, entry_range, index, is_page_aligned, parts, span,

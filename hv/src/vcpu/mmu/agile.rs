@@ -107,7 +107,10 @@ pub(super) fn fault<V: Virt, M: HostMemory>(
         match outcome {
             // The delivery of an event is no instruction that could be emulated.
             ShadowOutcome::EmulateWrite(gpa) => {
-                match shadow.agile_write(&memory.p2m, gpa, now, was_delivering) {
+                let before = shadow.agile_moves();
+                let moved = shadow.agile_write(&memory.p2m, gpa, now, was_delivering);
+                vcpu.mmu.decisions.nest(shadow.agile_moves().to_nested.wrapping_sub(before.to_nested), gpa);
+                match moved {
                     Some(more) => (None, false, flush.and(more)),
                     None => (Some(outcome), false, flush),
                 }
@@ -154,7 +157,10 @@ pub(super) fn prepare_entry<V: Virt, M: HostMemory>(
         let flush = if entry.root != root || ran >= CHARGE_EVERY || shadow.is_agile_due(now, stands_in) {
             let charged = core::mem::replace(&mut entry.root, root);
             entry.since = now;
-            Some(shadow.agile_time(&memory.ram(), charged, ran, now, stands_in))
+            let before = shadow.agile_moves();
+            let flush = shadow.agile_time(&memory.ram(), charged, ran, now, stands_in);
+            vcpu.mmu.decisions.shadow(shadow.agile_moves().to_shadow.wrapping_sub(before.to_shadow));
+            Some(flush)
         } else {
             None
         };

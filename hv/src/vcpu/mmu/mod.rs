@@ -10,6 +10,7 @@
 mod agile;
 mod audit;
 mod choose;
+pub mod decisions;
 mod fault;
 mod guard;
 mod refill_window;
@@ -18,6 +19,7 @@ mod switch;
 
 use agile::AgileEntry;
 pub use agile::AgileExits;
+use decisions::Decisions;
 use fault::no_memory;
 pub use fault::{execute_on_nested, page_fault};
 pub use switch::{SwitchCounts, follow_changes, set_tree, switch};
@@ -78,6 +80,8 @@ pub struct Mmu {
     /// What is kept where the engine is chosen for each address space.
     space: SpaceEntry,
     audit: Option<Audit>,
+    /// What agile paging has decided since the last entry.
+    decisions: Decisions,
     /// Changes so far.
     pub switches: SwitchCounts,
 }
@@ -96,6 +100,7 @@ impl Default for Mmu {
             agile: AgileEntry::default(),
             space: SpaceEntry::default(),
             audit: None,
+            decisions: Decisions::default(),
             switches: SwitchCounts::default(),
         }
     }

@@ -87,6 +87,7 @@ pub(super) fn follow<V: Virt, M: HostMemory>(vcpu: &mut Vcpu<V>, vm: &Vm<V::Nest
             faults: is_counted.then(|| faults.wrapping_sub(entry.faults)),
         };
         if spaces.charge(root, spent, vm.nanos(tsc).0) {
+            vcpu.mmu.decisions.space(root, spaces.engine(root));
             let to = spaces.engine(root).name();
             log::debug!("{}: the address space at CR3 {root:#x} uses {to} tables from now on", vm.name);
         }

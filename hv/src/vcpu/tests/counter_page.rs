@@ -191,9 +191,12 @@ fn page_faults_that_are_not_counted_are_missed_once() {
     };
     for mode in ["threshold", "dsp-offset", "asp-svm"] {
         assert_eq!(said(mode, |_| false), [10], "{mode}");
-        assert_eq!(said(mode, |second| second >= 6), [], "{mode}: a module that is loaded after the boot");
+        assert!(
+            said(mode, |second| second >= 6).is_empty(),
+            "{mode}: a module that is loaded after the boot"
+        );
     }
     for mode in ["dav2m", "dsp-sample", "random", "nested"] {
-        assert_eq!(said(mode, |_| false), [], "{mode}");
+        assert!(said(mode, |_| false).is_empty(), "{mode}");
     }
 }

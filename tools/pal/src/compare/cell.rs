@@ -198,7 +198,7 @@ impl Timeline {
         Timeline {
             modes: stretches(&samples)
                 .into_iter()
-                .map(|(from, to, shadow)| (short(from), short(to), shadow))
+                .map(|(from, to, engine)| (short(from), short(to), engine))
                 .collect(),
             metrics: METRICS.map(metric).into(),
         }
@@ -281,17 +281,16 @@ mod tests {
 
     #[test]
     fn a_timeline_begins_with_the_work() {
-        let sample = |time_ns, shadow| Sample {
+        let sample = |time_ns, engine| Sample {
             time_ns,
             span_ns: 1_000_000_000,
-            shadow,
+            engine,
             exits: vec![(0, 5)],
             ..Sample::default()
         };
-        let samples =
-            vec![sample(11_000_000_000, false), sample(12_000_000_000, true), sample(13_000_000_000, true)];
+        let samples = vec![sample(11_000_000_000, 0), sample(12_000_000_000, 1), sample(13_000_000_000, 1)];
         let timeline = Timeline::of(&Run { samples, ..Run::default() }, Some(10_000_000_000));
-        assert_eq!(timeline.modes, [(0.0, 1.0, false), (1.0, 3.0, true)]);
+        assert_eq!(timeline.modes, [(0.0, 1.0, 0), (1.0, 3.0, 1)]);
         assert_eq!(timeline.metrics, [vec![], vec![(0.0, 1.0, 5.0), (1.0, 2.0, 5.0), (2.0, 3.0, 5.0)]]);
     }
 

@@ -4,6 +4,7 @@
 use std::fmt::Write;
 
 use anyhow::Result;
+use records::sample::ENGINES;
 
 use super::{
     cell::METRICS,
@@ -116,7 +117,7 @@ fn workload(rows: &[Row], policies: &[String]) -> Result<String> {
     let entry = |colour: &str, name: &str| {
         format!("<span><i style=\"background:var(--{colour})\"></i>{}</span>", escape(name))
     };
-    html += &legend(entry("nested", "nested") + &entry("shadow", "shadow"));
+    html += &legend(ENGINES.map(|name| entry(name, name)).concat());
     let _ = write!(html, "<figure>{}</figure>", chart::modes(&modes, end)?);
     for (place, figure) in METRICS.iter().enumerate() {
         let steps = |row: &Row| row.median.timeline.metrics.get(place).cloned().unwrap_or_default();
@@ -157,7 +158,7 @@ mod tests {
     fn a_page_has_all_rows_and_needs_nothing_else() {
         let (mut cells, workloads, policies) = example();
         for cell in &mut cells {
-            cell.timeline.modes = vec![(0.0, 1.0, false), (1.0, 2.0, true)];
+            cell.timeline.modes = vec![(0.0, 1.0, 0), (1.0, 2.0, 1)];
             cell.timeline.metrics = vec![vec![(0.0, 2.0, 3.5)], vec![]];
         }
         let rows = rows(&cells, &workloads, &policies);

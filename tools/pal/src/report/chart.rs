@@ -8,14 +8,15 @@ use plotters::{
     coord::{Shift, types::RangedCoordf64},
     prelude::*,
 };
+use records::sample::ENGINES;
 
 use super::figures::Step;
 
 /// A series: its steps, and the number of its colour.
 pub type Line = (usize, Vec<Step>);
 
-/// A stretch of one mode: seconds from, seconds to, shadow tables were in force.
-pub type Stretch = (f64, f64, bool);
+/// A stretch of one mode: seconds from, seconds to, the engine by its place in [`ENGINES`].
+pub type Stretch = (f64, f64, u8);
 
 const WIDTH: u32 = 920;
 const HEIGHT: u32 = 230;
@@ -28,6 +29,9 @@ const INK: RGBColor = RGBColor(1, 2, 3);
 const GRID: RGBColor = RGBColor(1, 2, 4);
 const NESTED: RGBColor = RGBColor(1, 2, 5);
 const SHADOW: RGBColor = RGBColor(1, 2, 6);
+const AGILE: RGBColor = RGBColor(1, 2, 7);
+/// Those of the engines, in the order of [`ENGINES`].
+const OF_ENGINES: [RGBColor; ENGINES.len()] = [NESTED, SHADOW, AGILE];
 
 /// The number that stands for the colour of a series.
 fn colour(number: usize) -> RGBColor {
@@ -36,7 +40,9 @@ fn colour(number: usize) -> RGBColor {
 
 /// Puts the style sheet's variables in the place of the numbers.
 fn with_variables(mut svg: String) -> String {
-    for (number, name) in [(INK, "ink"), (GRID, "grid"), (NESTED, "nested"), (SHADOW, "shadow")] {
+    for (number, name) in
+        [(INK, "ink"), (GRID, "grid")].into_iter().chain(OF_ENGINES.into_iter().zip(ENGINES))
+    {
         svg = svg.replace(&hex(number), &format!("var(--{name})"));
     }
     for number in 0..COLOURS {
@@ -199,8 +205,8 @@ pub fn modes(rows: &[(&str, Vec<Stretch>)], end: f64) -> Result<String> {
             .draw()?;
         for (row, (name, stretches)) in rows.iter().rev().enumerate() {
             let row = row as f64;
-            let bands = stretches.iter().map(|(begin, end, shadow)| {
-                let colour = if *shadow { SHADOW } else { NESTED };
+            let bands = stretches.iter().map(|(begin, end, engine)| {
+                let colour = OF_ENGINES.get(usize::from(*engine)).copied().unwrap_or(NESTED);
                 Rectangle::new([(*begin, row + 0.08), (*end, row + 0.5)], colour.filled())
             });
             chart.draw_series(bands)?;
@@ -348,9 +354,10 @@ mod tests {
 
     #[test]
     fn draws_modes() {
-        let svg = modes(&[("a<b", vec![(0.0, 1.0, false), (1.0, 2.0, true)])], 2.0).unwrap();
+        let svg = modes(&[("a<b", vec![(0.0, 1.0, 0), (1.0, 2.0, 1), (2.0, 3.0, 2)])], 2.0).unwrap();
         assert!(
-            svg.contains("a&lt;b") && svg.contains("var(--nested)") && svg.contains("var(--shadow)"),
+            svg.contains("a&lt;b")
+                && ["nested", "shadow", "agile"].iter().all(|name| svg.contains(&format!("var(--{name})"))),
             "{svg}"
         );
     }

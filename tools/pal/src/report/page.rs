@@ -5,6 +5,7 @@
 use std::fmt::Write;
 
 use anyhow::Result;
+use records::sample::ENGINES;
 use serde_json::{Map, Value, json};
 
 use super::{
@@ -43,8 +44,11 @@ pub fn page(runs: &[Run]) -> Result<String> {
     );
     html += &summary(runs, &all, end);
     html += "<h2 id=\"mode\">Mode <small>of translation</small></h2>\
-             <p class=\"legend\"><span><i style=\"background:var(--nested)\"></i>nested</span>\
-             <span><i style=\"background:var(--shadow)\"></i>shadow</span></p>";
+             <p class=\"legend\">";
+    for name in ENGINES {
+        let _ = write!(html, "<span><i style=\"background:var(--{name})\"></i>{name}</span>");
+    }
+    html += "</p>";
     let rows: Vec<_> = all.iter().map(|it| (it.name.as_str(), stretches(&it.samples))).collect();
     let _ = write!(html, "<figure>{}</figure>", chart::modes(&rows, end)?);
     html += &regions::section(&all, end)?;
@@ -93,10 +97,12 @@ pub fn stretches(samples: &[&Sample]) -> Vec<Stretch> {
     let mut all: Vec<Stretch> = Vec::new();
     for group in figures::groups(samples) {
         let (begin, end) = figures::times(group);
-        let shadow = 2 * group.iter().filter(|sample| sample.shadow).count() > group.len();
+        // The one that most of the group has; of two that have as many, the first.
+        let count = |engine: &u8| group.iter().filter(|sample| sample.engine == *engine).count();
+        let engine = (0..ENGINES.len() as u8).rev().max_by_key(count).unwrap_or(0);
         match all.last_mut() {
-            Some(last) if last.2 == shadow && begin - last.1 < 1e-6 => last.1 = end,
-            _ => all.push((begin, end, shadow)),
+            Some(last) if last.2 == engine && begin - last.1 < 1e-6 => last.1 = end,
+            _ => all.push((begin, end, engine)),
         }
     }
     all

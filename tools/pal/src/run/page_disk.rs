@@ -54,6 +54,9 @@ pub fn check(args: &RunArgs) -> Result<()> {
         Some(_) if !args.overcommit && args.config.is_none() => {
             wrong("--page-disk: it is for guests with --overcommit; add that, or leave it out")
         }
+        Some(_) if args.deterministic.is_some() => wrong(
+            "--page-disk: no run repeats, as it depends on this machine when the disk answers; leave --deterministic out",
+        ),
         _ => Ok(()),
     }
 }

@@ -1,6 +1,6 @@
 //! One line of samples: `pal report`, `pal compare` and the like read them from files, `pal top` as they come.
 
-use records::sample::COUNTERS;
+use records::sample::{COUNTERS, ENGINES};
 use serde_json::Value;
 
 use super::memory::{Pager, Tiers};
@@ -45,8 +45,8 @@ pub struct Sample {
     pub time_ns: u64,
     /// How long it was.
     pub span_ns: u64,
-    /// Shadow tables were in force at its end.
-    pub shadow: bool,
+    /// The engine in force at its end, by its place in [`ENGINES`].
+    pub engine: u8,
     /// Changes of the mode.
     pub switches: u64,
     /// Faults: on shadow tables, on nested ones that filled an entry.
@@ -220,9 +220,11 @@ impl Names {
             machine_ns: line["machine_ns"].as_u64()?,
             time_ns: number(&line["time_ns"]),
             span_ns: line["span_ns"].as_u64()?,
-            shadow: line["engine"] == "shadow",
-            switches: number(&line["switches"]["to_nested"])
-                .saturating_add(number(&line["switches"]["to_shadow"])),
+            engine: ENGINES.iter().position(|name| line["engine"] == *name).unwrap_or(0) as u8,
+            switches: ENGINES
+                .iter()
+                .map(|name| number(&line["switches"][format!("to_{name}")]))
+                .fold(0, u64::saturating_add),
             faults: [number(&line["faults"]["shadow"]), number(&line["faults"]["nested_filled"])],
             ran_ns: ran.collect(),
             shadow_bytes: number(&line["shadow_bytes"]),

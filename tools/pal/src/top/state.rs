@@ -5,7 +5,7 @@
 
 use std::collections::BTreeMap;
 
-use records::sample::COUNTERS;
+use records::sample::{COUNTERS, ENGINES};
 use serde_json::Value;
 
 use super::regions;
@@ -128,7 +128,7 @@ impl Vm {
 
     /// Takes a sample in. `reasons`: the names of its exits.
     fn add(&mut self, sample: &Sample, reasons: &[String]) {
-        self.engine = Some(if sample.shadow { "shadow" } else { "nested" });
+        self.engine = ENGINES.get(usize::from(sample.engine)).copied();
         self.shadow_bytes = Some(sample.shadow_bytes);
         add(&mut self.switches, sample.switches);
         add(&mut self.span_ns, sample.span_ns);

@@ -59,3 +59,44 @@ impl<M: TableMemory, F: PteFormat> Shadow<M, F> {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::super::AgileTimes;
+    use super::*;
+    use crate::arch::Access;
+    use crate::arch::addr::{Gpa, Gva, PAGE_SIZE};
+    use crate::paging::shadow::tests::{STATE, with_guest};
+    use crate::paging::shadow::{AddressSpace, PageFault};
+    use crate::paging::vm_memory::VmMemory;
+
+    /// Two address spaces with the root in pages 1 and 7, and one table of level 3 below both.
+    #[test]
+    fn address_spaces_are_counted_level_by_level() {
+        with_guest(|p2m, write, host, shadow| {
+            let memory = VmMemory::new(p2m, host);
+            let _none = shadow.begin_agile(AgileTimes { window: 10, timeout: 100, start: 0 }, 40, &memory);
+            write(7 * PAGE_SIZE, (2 * PAGE_SIZE) | 7);
+            for root in [7, 1] {
+                let state = crate::paging::guest_walk::PagingState { cr3: root * PAGE_SIZE, ..STATE };
+                let space = AddressSpace::new(p2m, &memory, &state);
+                let _root = shadow.load(space);
+                let _filled = shadow.fault(space, PageFault::new(Gva(0), Access::READ));
+            }
+            let levels = |shadow: &Shadow<_, _>| {
+                let mut all = shadow.agile_spaces();
+                all.sort_by_key(|space| space.root);
+                all.iter().map(|space| (space.root.0, space.levels)).collect::<Vec<_>>()
+            };
+            let one = [(1, 0); 4];
+            assert_eq!(levels(shadow), [(1, one), (7, one)]);
+            // Two writes to the table of level 1, which both have.
+            let table = Gpa(4 * PAGE_SIZE);
+            assert!((1..=2).any(|now| shadow.agile_write(p2m, table, now, false).is_some()));
+            let nested = [(0, 1), (1, 0), (1, 0), (1, 0)];
+            assert_eq!(levels(shadow), [(1, nested), (7, nested)]);
+            // The second has a root of its own, and all else in common.
+            assert_eq!(shadow.agile_counts().shadowed, 4);
+        });
+    }
+}

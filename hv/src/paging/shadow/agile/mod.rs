@@ -219,6 +219,17 @@ impl<M: TableMemory, F: PteFormat> Shadow<M, F> {
         self.pool.root().is_some_and(|root| self.pool.page(root).nested)
     }
 
+    /// Whether agile paging is in force.
+    #[cfg(test)]
+    pub fn is_agile(&self) -> bool {
+        self.agile.is_some()
+    }
+
+    /// The same without the tables that there are now, which takes no look at all pages.
+    pub fn agile_moves(&self) -> AgileCounts {
+        self.agile_counts
+    }
+
     /// What agile paging has done.
     pub fn agile_counts(&self) -> AgileCounts {
         let (mut nested, mut shadowed) = (0, 0);

@@ -1,9 +1,9 @@
 //! How guest tables become nested, and shadowed again.
 //!
-//! [`nest`](Shadow::nest) follows on an exit for a write to a shadowed table, [`unnest`](Shadow::unnest) on a timeout; the policy
-//! that decides when is [`is_enough_writes`](Shadow::is_enough_writes) and its siblings in the module above. What must hold after
-//! each: all shadow pages of a guest table are of one kind, a nested one is on the list of unsync pages, and a shadowed table is
-//! write-protected and in step. Note 0023 has the reasons.
+//! [`nest`](Shadow::nest) follows on an exit for a write to a shadowed table, when there were enough of them
+//! ([`is_enough_writes`](Shadow::is_enough_writes)); [`unnest`](Shadow::unnest) on a timeout (`time.rs`), and where a table cannot
+//! stay nested. What must hold after each: all shadow pages of a guest table are of one kind, and a nested one is on the list
+//! of unsync pages. Note 0023 has the reasons.
 
 use super::super::Shadow;
 use super::super::left_out::Step;
@@ -105,7 +105,7 @@ impl<M: TableMemory, F: PteFormat> Shadow<M, F> {
                 continue;
             }
             let frame = Hfn(key.number());
-            // The kernel's half is the common case: one table of level 3 below all roots. Nested, it would lengthen the walks of
+            // The kernel's half is the common case: its tables of level 3 are below all roots. Nested, it would lengthen the walks of
             // address spaces that nothing has written.
             let is_shadowed_elsewhere = self
                 .pool
@@ -130,7 +130,7 @@ impl<M: TableMemory, F: PteFormat> Shadow<M, F> {
         while let Some(id) = self.pool.nth_shadow(frame, seen) {
             seen += 1;
             let page = self.pool.page_mut(id);
-            // A table of level 1 can be unsync before it is nested.
+            // It may be unsync already, for an instruction that could not be executed in software.
             if !core::mem::replace(&mut page.unsync, true) {
                 self.unsync.push(Unsync::new(id, frame.0));
             }

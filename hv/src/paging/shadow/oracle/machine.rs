@@ -6,7 +6,6 @@ use super::two_dimensional::TwoDimensional;
 use super::{Guest, Outcome, Walked, by_p2m, recent};
 use crate::arch::Access;
 use crate::arch::addr::{Gpa, Gva, Hfn, Hpa, PAGE_SIZE, PageSize};
-use crate::arch::state::cr4;
 use crate::mem::host_access::VecHost;
 use crate::paging::arena::Arena;
 use crate::paging::engine::Engine;
@@ -15,11 +14,8 @@ use crate::paging::model::Modelled;
 use crate::paging::nested::{Nested, NestedOutcome};
 use crate::paging::p2m::P2mEntry;
 use crate::paging::range::{Changed, Flush};
-use crate::paging::shadow::model::{Registers, ShadowProcessor};
-use crate::paging::shadow::{
-    AddressSpace, AgileTimes, HardwareControls, PageFault, Root, Shadow, ShadowOutcome, TlbFlush,
-    exiting_faults,
-};
+use crate::paging::shadow::model::ShadowProcessor;
+use crate::paging::shadow::{AddressSpace, AgileTimes, Root, Shadow, TlbFlush};
 
 /// The address as the kind of paging sees it.
 pub fn linear(kind: PagingKind, gva: Gva) -> Gva {
@@ -34,33 +30,33 @@ pub struct Stopped {
 
 /// One VCPU's view of memory.
 pub struct Machine<'a, F: Modelled> {
-    arena: &'a Arena,
+    pub(super) arena: &'a Arena,
     /// The guest's memory.
     pub host: VecHost,
-    nested: Nested<F, &'a Arena>,
+    pub(super) nested: Nested<F, &'a Arena>,
     two_dimensional: TwoDimensional,
     pub shadow: Shadow<&'a Arena, F>,
-    processor: ShadowProcessor,
-    root: Root,
+    pub(super) processor: ShadowProcessor,
+    pub(super) root: Root,
     /// Shadow tables translate, not nested ones.
     pub is_shadow: bool,
     /// What agile paging takes for the time: the accesses so far.
-    now: u64,
+    pub(super) now: u64,
     /// Its parameters, in accesses.
     pub times: AgileTimes,
     /// The processor sets dirty bits in nested tables, so that shadow pages are kept meanwhile.
     pub sets_dirty_bits: bool,
     /// Tables in ROM are walked, by shadow paging.
-    walks_rom: bool,
+    pub(super) walks_rom: bool,
     /// Of the processor.
-    physical_bits: u8,
+    pub(super) physical_bits: u8,
     /// The last access ended in a page fault that the processor delivered without an exit, maybe by upper entries that it
     /// remembered.
     pub delivered: bool,
     /// What is left out of each change of the P2m.
     pub omits: Omits,
     /// Faults so far. If this counts, the emulator does not know every other of the instructions.
-    faults: Option<u64>,
+    pub(super) faults: Option<u64>,
     /// Pages that the guest must not write by itself outside of long mode.
     guarded: Vec<Gva>,
 }
@@ -301,75 +297,6 @@ impl<'a, F: Modelled> Machine<'a, F> {
                 Ok((by_p2m(p2m, stopped.gpa, stopped.access), false))
             }
         }
-    }
-
-    fn shadow_access(
-        &mut self,
-        p2m: &Guest,
-        state: &PagingState,
-        gva: Gva,
-        access: Access,
-    ) -> Result<(Outcome, bool), String> {
-        let hardware = HardwareControls::of(state);
-        let registers = Registers {
-            smep: hardware.cr4 & cr4::SMEP != 0,
-            smap: hardware.cr4 & cr4::SMAP != 0,
-            ac: state.may_override_smap(),
-        };
-        for _ in 0..12 {
-            let code = match self.processor.access(&self.arena, self.root, registers, gva, access) {
-                Ok(hpa) => return Ok((Outcome::Done(hpa), false)),
-                Err(code) => code,
-            };
-            if F::FILTERS_FAULTS
-                && exiting_faults(state.cr4, state.efer, self.physical_bits)
-                    .is_some_and(|bits| code & bits == 0)
-            {
-                self.delivered = true;
-                return Ok((Outcome::PageFault(code), false));
-            }
-            let unknown = self.is_unknown();
-            let memory = Walked::new(p2m, &self.host, !self.walks_rom);
-            let (outcome, flush) =
-                self.shadow.fault(AddressSpace::new(p2m, &memory, state), PageFault::new(gva, access));
-            self.processor.flush(flush);
-            let stopped = |gpa| Ok((Outcome::Stopped(gpa, p2m.translate(gpa)), false));
-            return match outcome {
-                ShadowOutcome::Filled { .. } => continue,
-                ShadowOutcome::GuestFault(code) => Ok((Outcome::PageFault(code), false)),
-                ShadowOutcome::TableNotRam(table) => Ok((by_p2m(p2m, table, Access::WRITE), false)),
-                ShadowOutcome::EmulateWrite(gpa)
-                    if let Some(flush) = self.shadow.agile_write(p2m, gpa, self.now, unknown) =>
-                {
-                    self.processor.flush(flush);
-                    continue;
-                }
-                ShadowOutcome::EmulateWrite(gpa)
-                    if unknown && let Some(flush) = self.shadow.make_unsync(p2m, &memory, gpa) =>
-                {
-                    self.processor.flush(flush);
-                    continue;
-                }
-                ShadowOutcome::EmulateWrite(gpa) => match p2m.translate(gpa).writable() {
-                    Some(hpa) => Ok((Outcome::Done(hpa), true)),
-                    None => Err(format!("a write to {gpa} is to be emulated")),
-                },
-                ShadowOutcome::Mmio(gpa)
-                | ShadowOutcome::RomWrite(gpa)
-                | ShadowOutcome::WriteProtected(gpa)
-                | ShadowOutcome::NotMapped(gpa) => stopped(gpa),
-                ShadowOutcome::Closed(gpa, home) => Err(format!("{gpa} is closed to all but {home}")),
-                ShadowOutcome::Retry => Err("there is no other processor".into()),
-            };
-        }
-        Err("the access faults for ever".into())
-    }
-
-    fn is_unknown(&mut self) -> bool {
-        self.faults.as_mut().is_some_and(|faults| {
-            *faults += 1;
-            faults.is_multiple_of(2)
-        })
     }
 
     /// Where the hypervisor reads code for an address without a walk of the guest's tables, if it does.

@@ -16,11 +16,14 @@ mod fuzz;
 mod layout;
 mod machine;
 mod migrated;
+#[cfg(test)]
+mod modelled_walk;
 mod op;
 mod paged;
 mod perform;
 mod probe;
 pub mod several;
+mod shadow_access;
 mod stale;
 #[cfg(test)]
 mod tests;

@@ -4,14 +4,13 @@
 //! to its memory. So what a change concerns is found without a search: all links to a page that is freed, all leaves to a frame
 //! that moves or becomes a table. A list is made of *slots*, which number the entries of all pages ([`Pool::number`]). The
 //! neighbours of an entry, and what is noted about it (the guest's entry of a leaf, the child of a link), are in its
-//! [`Record`], in memory of the pool beside the page. A record's `before` is the slot before it, or the list that it heads
-//! (`HEAD` and the list's number). Leaves share lists by a hash, so each walk of one checks where a leaf leads and its
+//! [`Record`], in memory of the pool beside the page. A record's `before` is the slot before it, or `HEAD`, for a leaf with the
+//! number of the list that it heads. Leaves share lists by a hash, so each walk of one checks where a leaf leads and its
 //! level.
 //!
-//! What must hold: an entry is present in the table exactly if its bit in `present` is set and its record is on its list. The
-//! processor sees tables at any time, so an entry is written last when it is made and first when it goes. What processors may
-//! still have cached of entries that went is in `stale` and `owed`: callers take it with [`Pool::take_owed_and`] before a guest
-//! runs again.
+//! What must hold: an entry is present in the table exactly if its bit in `present` is set and its record is on its list. What
+//! processors may still have cached of entries that went is in `stale`; where that matters ([`Pool::withdraw`]) it becomes a flush
+//! that is `owed`, which callers take with [`Pool::take_owed_and`] before a guest runs again.
 
 use super::super::TlbFlush;
 use super::super::role::HOST_WRITABLE;
@@ -57,7 +56,6 @@ impl<M: TableMemory, F: PteFormat> Pool<M, F> {
     fn take_off(&mut self, key: Key, raw: u64, record: Record) {
         let (after, before) = record.neighbours(&self.memory);
         let level = key.level();
-        // A leaf, or a link. The top level has no leaves, and its bit 7 means something else with some kinds of entries.
         if level == 1 || raw & LARGE != 0 && !key.is_top() {
             self.stale |= raw;
             if before & HEAD != 0 {

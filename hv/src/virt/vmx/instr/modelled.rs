@@ -180,7 +180,7 @@ pub unsafe fn invept(kind: u64, ept_pointer: u64) {
 
 pub unsafe fn invvpid(kind: u64, vpid: u16, address: u64) {
     with(|it| {
-        assert_eq!(*it.field(control::VPID), vpid.into(), "the tag of another VCPU");
+        assert_eq!(*it.field(control::VPID), u64::from(vpid), "the tag of another VCPU");
         it.flushes.push((kind, address));
     });
 }

@@ -119,6 +119,7 @@ impl Samples {
             "switches": {
                 "to_nested": sums.switches[0].wrapping_sub(old.switches[0]),
                 "to_shadow": sums.switches[1].wrapping_sub(old.switches[1]),
+                "to_agile": sums.switches[2].wrapping_sub(old.switches[2]),
                 "ticks": sums.switch_ticks.wrapping_sub(old.switch_ticks),
             },
             "interrupts": sums.interrupts.wrapping_sub(old.interrupts),

@@ -32,6 +32,11 @@ fn run(pcpu: usize, begin: f64, end: f64, name: &str) -> Value {
     json!({ "ph": "X", "name": name, "cat": "run", "pid": 0, "tid": pcpu, "ts": begin, "dur": dur })
 }
 
+/// The line for a decision of agile paging, of a VCPU: a process and a thread.
+fn decision(name: String, (process, thread): (u64, u64), ts: f64, args: Value) -> Value {
+    json!({ "ph": "i", "s": "t", "name": name, "cat": "agile", "pid": process, "tid": thread, "ts": ts, "args": args })
+}
+
 impl Trace {
     /// Microseconds since the first event.
     fn micros(&mut self, tsc: u64, khz: u64) -> f64 {
@@ -69,6 +74,18 @@ impl Trace {
                 let to = ENGINES.get(usize::from(engine)).copied().unwrap_or("?");
                 lines.push(json!({ "ph": "X", "name": format!("to {to}"), "cat": "mode", "pid": process, "tid": thread,
                     "ts": ts, "dur": dur }));
+            }
+            What::Nest(tables) | What::Shadow(tables) => {
+                let (kind, args) = match event.what {
+                    What::Nest(_) => ("nested", json!({ "gpa": format!("{:#x}", event.at) })),
+                    _ => ("shadowed", json!({})),
+                };
+                lines.push(decision(format!("{tables} tables {kind}"), (process, thread), ts, args));
+            }
+            What::Space(engine) => {
+                let to = ENGINES.get(usize::from(engine)).copied().unwrap_or("?");
+                let args = json!({ "cr3": format!("{:#x}", event.at) });
+                lines.push(decision(format!("address space to {to}"), (process, thread), ts, args));
             }
             What::Run | What::Idle => {
                 self.name(0, pcpu as u64, ("machine", format!("PCPU {pcpu}")), &mut lines);
@@ -139,5 +156,24 @@ mod tests {
         assert_eq!(found, expected.map(|(name, ts, dur)| (name, Some(ts), Some(dur))));
         assert_eq!((&slices[0]["pid"], &slices[0]["tid"]), (&json!(1), &json!(1)));
         assert_eq!(lines.iter().filter(|line| line["ph"] == "M").count(), 4, "each thread is named once");
+    }
+
+    #[test]
+    fn decisions_of_agile_paging_are_moments() {
+        let samples = Samples::new(vec!["a".into()]);
+        let mut trace = Trace::default();
+        let mut named = |what| {
+            let event = Event { what, vm: 0, vcpu: 1, tsc: 100, ticks: 0, at: 0x1000 };
+            trace.event(2, &event, &samples).iter().find(|line| line["cat"] == "agile").cloned().unwrap()
+        };
+        let nested = named(What::Nest(3));
+        assert_eq!((&nested["ph"], &nested["name"]), (&json!("i"), &json!("3 tables nested")));
+        assert_eq!(nested["args"], json!({ "gpa": "0x1000" }));
+        assert_eq!(named(What::Shadow(2))["name"], "2 tables shadowed");
+        let space = named(What::Space(1));
+        assert_eq!(
+            (&space["name"], &space["args"]["cr3"]),
+            (&json!("address space to shadow"), &json!("0x1000"))
+        );
     }
 }
