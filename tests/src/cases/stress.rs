@@ -44,7 +44,7 @@ cases! {
     "qemu-svm", "switch=100", ["--mode", "switch=100"]: "4-level" AMD64 at_length, "2-level" I686, "PAE" PAE at_length;
     "qemu-svm", "agile", ["--mode", "agile,window_ms=50,timeout_ms=50,start_ms=20"]:
         "4-level" AMD64 at_length, "2-level" I686 at_length, "PAE" PAE at_length;
-    "qemu-svm", "switch=50,engines=all", ["--mode", "switch=50,engines=all"]: "4-level" AMD64 at_length, "PAE" PAE at_length;
+    "qemu-svm", "switch=50,engines=all", ["--mode", "switch=50,engines=all"]: "4-level" AMD64, "PAE" PAE at_length;
     "qemu-svm", "switch=1,engines=all", ["--mode", "switch=1,engines=all"]: "4-level" AMD64 at_length;
 }
 

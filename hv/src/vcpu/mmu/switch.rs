@@ -162,10 +162,16 @@ fn switch_all_to_nested<V: Virt, M: HostMemory>(vcpu: &mut Vcpu<V>, vm: &Vm<V::N
     let mut memory = vcpu.virt.sets_dirty_bits().then(|| vm.lock_memory(&mut vcpu.work));
     let mut shadow = vm.lock_shadow(vcpu.id, &mut vcpu.work);
     // Where another VCPU was first, the guest may have written its tables since, and the dirty bits must stay.
-    let is_first = vm.translation.in_force() != Engine::Nested;
+    let before = vm.translation.in_force();
+    let is_first = before != Engine::Nested;
     switch_others(vcpu, vm, Engine::Nested);
     if let Some(shadow) = &mut *shadow {
+        // Pages of agile paging are not kept. With them half of the runs of the stress program failed under
+        // `switch=50,engines=all`: something of them was not right after the time on nested tables. What, is not known.
         let _no_vcpu_runs_on_these_tables = shadow.end_agile();
+        if before == Engine::Agile {
+            let _nor_on_those = shadow.drop_everything();
+        }
     }
     if let (true, Some(memory), Some(shadow)) = (is_first, &mut memory, &*shadow) {
         memory.nested.start_dirty_log(shadow.tables());
