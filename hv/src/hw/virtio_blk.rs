@@ -165,8 +165,8 @@ impl<R: Registers> VirtioBlk<R> {
     /// or its capacity makes no sense.
     ///
     /// # Safety
-    /// `queue` and `data` are addresses of [`QUEUE_BYTES`] and [`MOST`] bytes, aligned to a page, at which processors and the
-    /// device find the same memory. It is the device's for good.
+    /// `queue` and `data` are addresses of [`QUEUE_BYTES`] zeroes and of [`MOST`] bytes, aligned to a page, at which processors and
+    /// the device find the same memory. It is the device's for good.
     pub unsafe fn start(mut registers: R, queue: u64, data: u64, patience: u64) -> Option<VirtioBlk<R>> {
         registers.write8(register::STATUS, 0);
         registers.write8(register::STATUS, ACKNOWLEDGE);
@@ -185,7 +185,6 @@ impl<R: Registers> VirtioBlk<R> {
         }
         let mut disk =
             VirtioBlk { registers, queue, data, entries, sectors, made: 0, patience, is_dead: false };
-        (0..QUEUE_BYTES as u64).for_each(|at| disk.put(at, &[0]));
         disk.put16(disk.requests(), NO_INTERRUPT);
         fence(Ordering::SeqCst);
         let frame = disk.registers.frame(queue)?;

@@ -288,11 +288,11 @@ fn serve<V: Virt, M: HostMemory, H: Host>(
             if let Err(stop) = mmu::serve(vcpu, vm, || host.tsc()) {
                 return Some(Return::Stop(stop));
             }
-            if vcpu.mmu.engine() != engine && host.is_traced() {
-                let ticks = host.tsc().wrapping_sub(begin);
-                host.trace(What::Switch(vcpu.mmu.engine() as u8), vcpu.id, begin, ticks, 0);
-            }
             if host.is_traced() {
+                if vcpu.mmu.engine() != engine {
+                    let ticks = host.tsc().wrapping_sub(begin);
+                    host.trace(What::Switch(vcpu.mmu.engine() as u8), vcpu.id, begin, ticks, 0);
+                }
                 mmu::decisions::trace(vcpu, host);
             }
         }

@@ -43,7 +43,7 @@ impl PageDisks {
             return None;
         }
         let (vendor, device) = virtio_blk::ID;
-        let mut disk = pci::find(vendor, device).find_map(|function| {
+        let (mut disk, first) = pci::find(vendor, device).find_map(|function| {
             let port = function.ports()?;
             // SAFETY: nothing else in the hypervisor drives PCI devices, and what this one is told to do is the driver's.
             unsafe { function.enable() };
@@ -61,7 +61,7 @@ impl PageDisks {
             };
             let mut sector = [0; virtio_blk::SECTOR];
             match disk.read(0, &mut sector) {
-                Ok(()) => sector.starts_with(SIGNATURE).then_some(disk),
+                Ok(()) => sector.starts_with(SIGNATURE).then_some((disk, sector)),
                 Err(error) => {
                     ::log::warn!("a virtio disk at port {port:#x} is passed over: {error}");
                     None
@@ -70,8 +70,7 @@ impl PageDisks {
         })?;
         let runs = (disk.sectors() / RUN_SECTORS).saturating_sub(FIRST_BYTE / RUN_BYTES as u64);
         // Else a VM would end at its first eviction.
-        let mut first = [0; virtio_blk::SECTOR];
-        if let Err(error) = disk.read(0, &mut first).and_then(|()| disk.write(0, &first)) {
+        if let Err(error) = disk.write(0, &first) {
             ::log::error!("the disk for evicted pages cannot be written: {error}; it is not used");
             return None;
         }

@@ -56,6 +56,8 @@ pub(super) struct Disk {
     cached: Option<u32>,
     /// The last run that was read, or what is about to be written.
     buffer: Vec<u8>,
+    /// A request has failed: none follows. Each could take seconds, and the VM is about to end.
+    has_failed: bool,
     /// Requests so far.
     pub(super) reads: u64,
     pub(super) writes: u64,
@@ -72,11 +74,24 @@ impl Disk {
         buffer.try_reserve_exact(RUN_BYTES).map_err(|_| OutOfMemory)?;
         buffer.resize(RUN_BYTES, 0);
         let used = Pieces::new(device.runs() as usize, || 0)?;
-        Ok(Disk { device, used, next: 0, pages: 0, cached: None, buffer, reads: 0, writes: 0 })
+        Ok(Disk {
+            device,
+            used,
+            next: 0,
+            pages: 0,
+            cached: None,
+            buffer,
+            has_failed: false,
+            reads: 0,
+            writes: 0,
+        })
     }
 
-    /// Neighbouring free places, the first and how many; `None`: the disk is full. Those of a run that is empty, if there is one.
+    /// Neighbouring free places, the first and how many; `None`: the disk is full, or has failed. Those of a run that is empty, if there is one.
     pub(super) fn room(&mut self) -> Option<(u32, u32)> {
+        if self.has_failed {
+            return None;
+        }
         let runs = self.used.len() as u32;
         let all = || (self.next..runs).chain(0..self.next.min(runs));
         let empty = all().find(|run| self.used[*run as usize] == 0);
@@ -100,7 +115,9 @@ impl Disk {
     /// The disk's: the places stay free.
     pub(super) fn write(&mut self, first: u32, count: u32) -> Result<(), DiskError> {
         self.writes += 1;
-        self.device.write(first, &self.buffer[..count as usize * PAGE])?;
+        let done = self.device.write(first, &self.buffer[..count as usize * PAGE]);
+        self.has_failed |= done.is_err();
+        done?;
         self.used[(first / RUN) as usize] |= mask(first % RUN, count);
         self.pages += u64::from(count);
         Ok(())
@@ -115,16 +132,18 @@ impl Disk {
     /// The page at a place.
     ///
     /// # Errors
-    /// The disk's, or none is there.
+    /// The disk's, now or before, or none is there.
     pub(super) fn read(&mut self, place: u32) -> Result<&[u8], DiskError> {
         let (run, at) = (place / RUN, place % RUN);
-        if !self.has(place) {
+        if !self.has(place) || self.has_failed {
             return Err(DiskError);
         }
         if self.cached != Some(run) {
             self.cached = None;
             self.reads += 1;
-            self.device.read(run, &mut self.buffer)?;
+            let done = self.device.read(run, &mut self.buffer);
+            self.has_failed |= done.is_err();
+            done?;
             self.cached = Some(run);
         }
         Ok(&self.buffer[at as usize * PAGE..][..PAGE])
@@ -136,10 +155,10 @@ impl Disk {
         self.pages -= 1;
     }
 
-    /// Forgets all pages.
+    /// Forgets all pages, and that it has failed.
     pub(super) fn clear(&mut self) {
         self.used.for_each_mut(|used| *used = 0);
-        (self.pages, self.next, self.cached) = (0, 0, None);
+        (self.pages, self.next, self.cached, self.has_failed) = (0, 0, None, false);
     }
 
     /// Checks what must hold.
@@ -199,5 +218,18 @@ mod tests {
         disk.check();
         disk.clear();
         assert_eq!((disk.room(), disk.pages), (Some((0, 16)), 0));
+    }
+
+    #[test]
+    fn a_disk_that_has_failed_is_not_asked_again_until_it_is_cleared() {
+        let mut disk = Disk::new(Box::new(TestDisk::failing_after(2, 1))).unwrap();
+        (0..2).for_each(|n| stage(&mut disk, n, 1));
+        assert_eq!(disk.write(0, 2), Ok(()));
+        assert_eq!(disk.read(0), Err(DiskError));
+        assert_eq!(disk.read(1), Err(DiskError));
+        assert_eq!((disk.room(), disk.reads), (None, 1));
+        disk.check();
+        disk.clear();
+        assert_eq!(disk.room(), Some((0, 16)));
     }
 }

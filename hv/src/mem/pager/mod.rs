@@ -261,10 +261,6 @@ impl Pager {
     /// Brings an absent page in, and has `attach` make it present in the P2m. If another processor was first, there is nothing to do.
     /// On a failure the page stays where it is.
     pub fn bring_in(&self, page: Gfn, attach: &mut dyn FnMut(Hfn)) {
-        // A disk that has failed is not asked again: each time may take seconds, and the VM is about to end.
-        if matches!(self.failure(), Some(Failure::DiskRead | Failure::DiskWrite)) {
-            return;
-        }
         let mut state = self.state.lock();
         if let Err(failure) = state.bring_in(page, attach) {
             drop(state);
@@ -319,8 +315,7 @@ impl Pager {
     /// for what goes to the disk to make room for it.
     pub fn store(&self, attach: &mut dyn FnMut(Resident)) -> bool {
         let mut state = self.state.lock();
-        let has_failed = matches!(self.failure(), Some(Failure::DiskRead | Failure::DiskWrite));
-        match if has_failed { Ok(state.keep_leaving(attach)) } else { state.store_one(attach) } {
+        match state.store_one(attach) {
             Ok(true) => true,
             Ok(false) => {
                 // Under the lock: an arrival in between is not forgotten.

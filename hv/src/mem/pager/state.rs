@@ -326,8 +326,9 @@ impl State {
         let place = match place {
             Ok(place) => place,
             Err(failure) => {
-                self.leaving.push(page);
-                self.keep_leaving(attach);
+                // Nothing is lost: the page is there as before.
+                attach(resident(self.span, page));
+                self.queue(page);
                 return Err(failure);
             }
         };
@@ -337,18 +338,6 @@ impl State {
         self.counts.went_out += 1;
         self.counts.out_ticks += self.memory.ticks().wrapping_sub(begin);
         Ok(true)
-    }
-
-    /// A page that is leaving stays where it is: nothing is lost. Whether there was one.
-    pub(super) fn keep_leaving(&mut self, attach: &mut dyn FnMut(Resident)) -> bool {
-        let Some(page) = self.leaving.pop() else { return false };
-        if page.number == NONE {
-            self.release_frame(page.frame);
-        } else {
-            attach(resident(self.span, page));
-            self.queue(page);
-        }
-        true
     }
 
     /// See [`Pager::reset`](super::Pager::reset).
