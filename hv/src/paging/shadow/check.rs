@@ -125,6 +125,12 @@ impl<M: TableMemory, F: PteFormat, N: TableMemory, G: GuestMemory> Check<'_, M, 
                 return Err(self.report("the guest's entry may be present", id, index, None));
             }
         }
+        if page.nested || page.nested_below {
+            // [`Shadow::sync_from`] goes down from the root by these marks.
+            if let Some((parent, index)) = pool.parents(id).find(|&(parent, _)| !pool.page(parent).nested_below) {
+                return Err(self.report("a flush would not come to a nested page", parent, index, None));
+            }
+        }
         if page.unsync && page.key.level() > 1 {
             // Until the next flush they lead where the guest's entries led once.
             return Ok(());

@@ -190,6 +190,8 @@ impl<M: TableMemory, F: PteFormat> Shadow<M, F> {
             && page.key.is_table()
             && page.key.level() == 4
             && key.number() != page.key.number()
+            // Others of the table would stay unsync beside it, for an instruction that is not executed in software.
+            && self.pool.shadows(Hfn(page.key.number())).count() == 1
             && !Self::has_lower_half(page)
             && !page.is_linked()
             && !self.pool.is_root_of_others(id);

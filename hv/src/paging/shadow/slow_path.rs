@@ -282,7 +282,8 @@ impl<M: TableMemory, F: PteFormat> Shadow<M, F> {
         } else {
             LongMode::table(frame) | ACCESSED
         };
-        let raw = if self.upper_unsync { raw | self.pool.note_link(table, child) } else { raw };
+        // Also while nothing is nested: what a page knows of nested ones below it has to hold for all above it.
+        let raw = if self.agile.is_some() { raw | self.pool.note_link(table, child) } else { raw };
         self.pool.link(table, index, raw, child);
     }
 

@@ -169,6 +169,7 @@ impl<M: TableMemory, F: PteFormat> Shadow<M, F> {
                 }
             }
             self.forget_evicted();
+            self.pool.forget_nested_below();
             self.upper_unsync = self.unsync.iter().any(|page| self.pool.page(page.id).key.level() > 1);
             self.pool.forget_paths();
         }

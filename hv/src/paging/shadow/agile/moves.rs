@@ -217,6 +217,7 @@ mod tests {
     use super::Step;
     use crate::arch::Access;
     use crate::arch::addr::{Gpa, Gva, PAGE_SIZE};
+    use crate::paging::guest_walk::PagingState;
     use crate::paging::shadow::left_out::LeftOut;
     use crate::paging::shadow::model::{Registers, ShadowProcessor};
     use crate::paging::shadow::tests::{HOST, STATE, with_guest};
@@ -270,6 +271,31 @@ mod tests {
             assert_eq!(shadow.statistics().resynced_entries, 0);
             let _flush = shadow.invlpg(&memory, Gva(0));
             assert_eq!(shadow.statistics().resynced_entries, 1);
+        });
+    }
+
+    #[test]
+    fn a_root_that_was_made_between_two_times_of_agile_paging_leads_to_nested_pages() {
+        with_guest(|p2m, write, host, shadow| {
+            let memory = VmMemory::new(p2m, host);
+            let other = PagingState { cr3: 7 * PAGE_SIZE, ..STATE };
+            let nest = |shadow: &mut Shadow<_, _>, state: &PagingState| {
+                let _none = shadow.begin_agile(AgileTimes { window: 10, timeout: 100, start: 0 }, 40, &memory);
+                let space = AddressSpace::new(p2m, &memory, state);
+                let _root = shadow.load(space);
+                let _filled = shadow.fault(space, PageFault::new(Gva(0), Access::READ));
+                assert!((1..=2).any(|now| shadow.agile_write(p2m, Gpa(4 * PAGE_SIZE), now, false).is_some()));
+                shadow.check(p2m, &memory, state).unwrap();
+            };
+            nest(shadow, &STATE);
+            let _reload = shadow.end_agile();
+            write(7 * PAGE_SIZE, (2 * PAGE_SIZE) | 0x27);
+            let _root = shadow.load(AddressSpace::new(p2m, &memory, &other));
+            nest(shadow, &other);
+            // The guest's flush has to find the nested page from this root.
+            write(4 * PAGE_SIZE, (6 * PAGE_SIZE) | 0x27);
+            let _flush = shadow.flush_all(&memory);
+            assert!(shadow.code(Gva(0), false).is_none(), "nothing is left of the old entry");
         });
     }
 

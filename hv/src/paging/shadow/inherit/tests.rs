@@ -2,6 +2,7 @@
 
 use crate::arch::Access;
 use crate::arch::addr::{Gpa, Gva, PAGE_SIZE};
+use crate::arch::state::cr4;
 use crate::mem::guest_memory::GuestMemory;
 use crate::mem::host_access::VecHost;
 use crate::paging::arena::Arena;
@@ -185,6 +186,30 @@ fn an_open_root_that_stays_in_use_is_compared_at_the_next_flush() {
         assert!(!is_writable(shadow, 1) && shadow.code(Gva(UPPER), true).is_none());
         shadow.check(p2m, &memory, &STATE).unwrap();
     });
+}
+
+#[test]
+fn a_dying_root_with_two_pages_is_left() {
+    // The same table under registers with another meaning has another page.
+    let other = PagingState { cr4: STATE.cr4 | cr4::SMEP, ..STATE };
+    for (first, last) in [(&STATE, &other), (&other, &STATE)] {
+        with_guest(|p2m, write, host, shadow| {
+            let memory = VmMemory::new(p2m, host);
+            for state in [first, last] {
+                let space = AddressSpace::new(p2m, &memory, state);
+                let _root = shadow.load(space);
+                let _filled = shadow.fault(space, PageFault::new(Gva(0), Access::READ));
+            }
+            write(PAGE_SIZE, 0);
+            let _flush = shadow.written(p2m, &memory, Gpa(PAGE_SIZE), 8);
+            assert!(shadow.dying.is_some());
+            // Both are unsync, for an instruction that is not executed in software.
+            assert!(shadow.make_unsync(p2m, &memory, Gpa(PAGE_SIZE)).is_some());
+            let next = PagingState { cr3: 7 * PAGE_SIZE, ..STATE };
+            let _flush = shadow.load(AddressSpace::new(p2m, &memory, &next));
+            shadow.check(p2m, &memory, &next).unwrap();
+        });
+    }
 }
 
 #[test]

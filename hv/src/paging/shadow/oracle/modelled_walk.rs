@@ -7,10 +7,10 @@
 //! the guest's tables have nothing, it finds nothing.
 
 use super::Guest;
-use super::layout::{HOST, HOST_BYTES};
+use super::layout::{HOST, HOST_BYTES, TABLE_BYTES};
 use super::machine::Machine;
 use crate::arch::Access;
-use crate::arch::addr::{Gva, Hfn, Hpa, PAGE_SIZE};
+use crate::arch::addr::{Gpa, Gva, Hfn, Hpa, PAGE_SIZE};
 use crate::arch::state::{cr0, cr4};
 use crate::mem::host_access::{HostAccess, VecHost};
 use crate::mem::table_memory::TableMemory;
@@ -102,7 +102,12 @@ impl<F: Modelled> Machine<'_, F> {
         }
         for (at, dirty) in physical.used {
             let bits = ACCESSED | if dirty { DIRTY } else { 0 };
-            if self.host.load(at) & bits != bits {
+            // Of a table in ROM they cannot be set, and where such tables are walked at all that is no reason to stop.
+            let is_rom = || {
+                let pages = (0..TABLE_BYTES).step_by(PAGE_SIZE as usize).map(|at| p2m.peek(Gpa(at)));
+                !pages.filter_map(|page| page.writable()).any(|page| page.frame() == at.frame())
+            };
+            if self.host.load(at) & bits != bits && !is_rom() {
                 return told("an entry of the guest's lacks its accessed or dirty bit");
             }
         }

@@ -46,6 +46,13 @@ impl<M: TableMemory, F: PteFormat> Pool<M, F> {
         }
     }
 
+    /// No page is nested any more. Links that are made from here on are not noted, so nothing may be left of those before.
+    pub(in super::super) fn forget_nested_below(&mut self) {
+        for id in 0..self.end() {
+            self.page_mut(id).nested_below = false;
+        }
+    }
+
     /// A link to `child` is about to be made in `table`: the switching bit, if it is to have it.
     #[cold]
     pub(in super::super) fn note_link(&mut self, table: PageId, child: PageId) -> u64 {
@@ -62,7 +69,7 @@ impl<M: TableMemory, F: PteFormat> Pool<M, F> {
     }
 
     /// The entries that point to a page.
-    fn parents(&self, id: PageId) -> impl Iterator<Item = (PageId, usize)> {
+    pub(in super::super) fn parents(&self, id: PageId) -> impl Iterator<Item = (PageId, usize)> {
         let known = |slot: u32| (slot != NONE).then_some(slot);
         let after = move |slot: &u32| known(self.record_of(*slot).neighbours(&self.memory).0);
         core::iter::successors(known(self.page(id).parents), after).map(Self::place)
