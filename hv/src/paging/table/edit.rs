@@ -209,11 +209,8 @@ impl<F: PteFormat, M: TableMemory> Table<F, M> {
                 }
                 // Processors do not remember what was not present.
                 (Entry::Leaf { attr, .. }, _) => (0, attr.is_present()),
-                (Entry::Table(child), Some((to, _)))
-                    if F::HARDWARE && self.leads_to(child, level - 1, to) =>
-                {
-                    (F::ACCESSED | F::DIRTY, true)
-                }
+                // Pages below may lead to the same memory already, and be written until the flush.
+                (Entry::Table(_), Some(_)) if F::HARDWARE => (F::ACCESSED | F::DIRTY, true),
                 (Entry::Table(_), _) => (0, true),
             };
             match self.memory.compare_exchange(table, index, raw, leaf | kept) {
