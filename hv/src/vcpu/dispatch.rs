@@ -19,7 +19,9 @@ use crate::vcpu::host::Host;
 use crate::vcpu::outcome::{Cause, Death, Outcome, Stop};
 use crate::vcpu::port;
 use crate::vcpu::run::single_step;
-use crate::vcpu::{Vcpu, control, hypercall, invalidate, io, memory_fault, mmu, msr, task, time_stamp, xcr};
+use crate::vcpu::{
+    Vcpu, control, hypercall, invalidate, io, memory_fault, mmu, msr, old_code, task, time_stamp, xcr,
+};
 use crate::virt::{Exit, FlushScope, Virt};
 use crate::vm::work;
 use crate::vm::{HostMemory, Vm};
@@ -36,7 +38,12 @@ pub fn dispatch<V: Virt, M: HostMemory, H: Host>(cx: ExitContext<'_, V, M, H>, e
         Exit::NestedFault { gpa, access, walk, .. } => memory_fault::nested(cx, gpa, access, walk),
         Exit::ControlReg(access) => control::control(cx, access),
         Exit::Invlpg(gva) => invalidate::invlpg(cx.vcpu, cx.vm, gva),
-        Exit::Interrupt => Outcome::HostInterrupt,
+        Exit::Interrupt => {
+            if cx.vcpu.virt.keeps_old_code() {
+                old_code::renew(cx.vcpu, cx.vm);
+            }
+            Outcome::HostInterrupt
+        }
         _ => rare(cx, exit),
     }
 }

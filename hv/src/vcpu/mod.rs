@@ -11,6 +11,7 @@ pub mod interrupts;
 pub mod micro;
 pub mod mmu;
 pub mod next_rip;
+pub mod old_code;
 pub mod outcome;
 pub mod port;
 pub mod regions;
@@ -107,6 +108,8 @@ pub struct Vcpu<V: Virt> {
     pub yields: u64,
     /// Host TSC at which the PCPU's timer is armed, `u64::MAX` if it is not.
     pub armed: u64,
+    /// The linear address at which a host interrupt found it last, on an emulation that [keeps old code](Virt::keeps_old_code).
+    pub interrupted_at: u64,
     /// Host TSC at which the VCPU's or its VM's timers want to be looked at.
     pub due: u64,
     /// Host TSC at which they were last.
@@ -154,6 +157,7 @@ impl<V: Virt> Vcpu<V> {
             turn_began: 0,
             yields: 0,
             armed: u64::MAX,
+            interrupted_at: u64::MAX,
             due: u64::MAX,
             timers_ran: 0,
             publish_at: 0,

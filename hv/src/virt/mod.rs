@@ -213,6 +213,12 @@ pub trait Virt: VcpuState + Sized {
         Engines::ALL
     }
 
+    /// Whether this is an emulation that may go on executing code that the guest has overwritten, until it is written again
+    /// (docs/qemu.md).
+    fn keeps_old_code(&self) -> bool {
+        false
+    }
+
     /// Whether the processor sets dirty bits in nested tables, at each write of the guest's.
     fn sets_dirty_bits(&self) -> bool {
         false

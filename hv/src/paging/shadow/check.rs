@@ -127,7 +127,9 @@ impl<M: TableMemory, F: PteFormat, N: TableMemory, G: GuestMemory> Check<'_, M, 
         }
         if page.nested || page.nested_below {
             // [`Shadow::sync_from`] goes down from the root by these marks.
-            if let Some((parent, index)) = pool.parents(id).find(|&(parent, _)| !pool.page(parent).nested_below) {
+            if let Some((parent, index)) =
+                pool.parents(id).find(|&(parent, _)| !pool.page(parent).nested_below)
+            {
                 return Err(self.report("a flush would not come to a nested page", parent, index, None));
             }
         }

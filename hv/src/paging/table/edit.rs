@@ -258,16 +258,6 @@ impl<F: PteFormat, M: TableMemory> Table<F, M> {
         (0..ENTRIES).all(|index| self.memory.load(table, index) == 0)
     }
 
-    /// Whether the leaves of this table of `level`, as far as there are any, lead to the memory from `to` on. A leaf that takes their
-    /// place must not forget that it was accessed and written.
-    fn leads_to(&self, table: Hfn, level: u8, to: Hpa) -> bool {
-        (0..ENTRIES).all(|n| match F::decode(self.memory.load(table, n), level) {
-            Entry::Leaf { to: at, .. } => at.0 == to.0 + n as u64 * span(level),
-            Entry::Empty => true,
-            Entry::Table(_) => false,
-        })
-    }
-
     /// The one leaf that could stand for this whole table of `level`.
     pub(super) fn uniform(&self, table: Hfn, level: u8) -> Option<(Hpa, F::Attr)> {
         let Entry::Leaf { to: first, attr } = F::decode(self.memory.load(table, 0), level) else {

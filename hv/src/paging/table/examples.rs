@@ -71,6 +71,22 @@ fn changed_attributes_keep_accessed_and_dirty_bits() {
 }
 
 #[test]
+fn a_large_leaf_keeps_that_a_page_below_was_written() {
+    let arena = Arena::new(100);
+    let mut table = Table::<Npt, _>::new(&arena, PageSize::Size2M).unwrap();
+    assert!(table.map(range(0, M2), Hpa(8 * G1), NestedAttr::RAM).unwrap().is_none());
+    // One page leads elsewhere for a while.
+    assert!(table.map(range(K4, K4), Hpa(9 * G1), NestedAttr::RAM).is_ok());
+    let mut processor = Processor::new(Vendor::Amd);
+    processor.access(&arena, table.root(), Gpa(0x5000), Access::WRITE).unwrap();
+    assert!(table.map(range(0, M2), Hpa(8 * G1), NestedAttr::RAM).is_ok());
+    assert_eq!(leaf_sizes(&table), [0, 1, 0]);
+    let mut dirty = 0;
+    let _flush = table.harvest(range(0, M2), AccessBits::DIRTY, |_| dirty += 1);
+    assert_eq!(dirty, 1);
+}
+
+#[test]
 fn bad_addresses_are_refused() {
     let arena = Arena::new(4);
     let mut table = Table::<Npt, _>::new(&arena, PageSize::Size1G).unwrap();

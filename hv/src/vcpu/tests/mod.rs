@@ -17,6 +17,7 @@ mod map_changes;
 mod memory;
 mod micro;
 mod modes;
+mod old_code;
 mod random;
 mod regions;
 mod spaces;

@@ -39,6 +39,9 @@ pub struct Features {
     /// The processor executes task switches although they are intercepted, and loads CR3 from the TSS (QEMU's emulation does),
     /// which replaces the root of shadow tables.
     pub misses_task_switches: bool,
+    /// The processor may go on executing code that has been overwritten, until it is written again (QEMU's emulation before version
+    /// 8.1 does, whose version nothing tells).
+    pub keeps_old_code: bool,
 }
 
 /// Why SVM cannot be used.
@@ -97,6 +100,7 @@ impl Features {
             misjudges_task_priority: is_tcg,
             takes_reads_for_cr0: is_tcg,
             misses_task_switches: is_tcg,
+            keeps_old_code: is_tcg,
         })
     }
 }

@@ -324,6 +324,10 @@ impl Virt for Svm {
         self.use_roots(roots);
     }
 
+    fn keeps_old_code(&self) -> bool {
+        self.features.keeps_old_code
+    }
+
     fn sets_dirty_bits(&self) -> bool {
         // AMD APM 2, 15.25.5: nested tables have the bits of any page table.
         true

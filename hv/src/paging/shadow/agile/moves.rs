@@ -280,7 +280,8 @@ mod tests {
             let memory = VmMemory::new(p2m, host);
             let other = PagingState { cr3: 7 * PAGE_SIZE, ..STATE };
             let nest = |shadow: &mut Shadow<_, _>, state: &PagingState| {
-                let _none = shadow.begin_agile(AgileTimes { window: 10, timeout: 100, start: 0 }, 40, &memory);
+                let _none =
+                    shadow.begin_agile(AgileTimes { window: 10, timeout: 100, start: 0 }, 40, &memory);
                 let space = AddressSpace::new(p2m, &memory, state);
                 let _root = shadow.load(space);
                 let _filled = shadow.fault(space, PageFault::new(Gva(0), Access::READ));
