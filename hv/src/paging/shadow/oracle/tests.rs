@@ -84,7 +84,7 @@ fn a_machine_that_does_not_flush_what_moves_is_found_out() {
 
 #[test]
 fn a_machine_that_does_not_compare_pages_after_nested_tables_is_found_out() {
-    is_found_out(Omits::Compare, &[(TwoLevel, 6), (Pae, 7), (FourLevel, 13)]);
+    is_found_out(Omits::Compare, &[(TwoLevel, 6), (Pae, 7), (FourLevel, 15)]);
 }
 
 #[test]
