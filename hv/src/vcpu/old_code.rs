@@ -9,7 +9,7 @@
 
 use crate::arch::Access;
 use crate::arch::addr::{Gpa, Gva};
-use crate::arch::state::{SegReg, Segment, efer};
+use crate::emulate::current_key;
 use crate::mem::guest_memory::GuestMemory;
 use crate::paging::guest_walk::{self, PagingState};
 use crate::vcpu::Vcpu;
@@ -20,10 +20,7 @@ use crate::vm::{HostMemory, Vm};
 #[cold]
 #[inline(never)]
 pub fn renew<V: Virt, M: HostMemory>(vcpu: &mut Vcpu<V>, vm: &Vm<V::NestedFormat, M>) -> bool {
-    let cs = vcpu.virt.segment(SegReg::Cs);
-    let long = vcpu.virt.efer() & efer::LMA != 0 && cs.attributes & Segment::LONG != 0;
-    let rip = vcpu.virt.rip();
-    let at = if long { rip } else { cs.base.wrapping_add(rip) & 0xffff_ffff };
+    let at = current_key(&vcpu.virt).linear;
     if core::mem::replace(&mut vcpu.interrupted_at, at) != at {
         return false;
     }

@@ -1,7 +1,7 @@
 //! The emulator's view of the guest: [`emulate::Memory`] over the guest's page tables, RAM and the device bus.
 
 use crate::arch::addr::{Gpa, Gva, PAGE_SIZE};
-use crate::arch::state::{SegReg, Segment, VcpuState, efer};
+use crate::arch::state::VcpuState;
 use crate::arch::{Access, Exception, vector};
 use crate::emulate::{self, Fault, MAX_LEN};
 use crate::mem::guest_memory::GuestMemory;
@@ -233,9 +233,7 @@ pub fn fetch<F: PteFormat<Attr = NestedAttr>, M: HostMemory>(
     vm: &Vm<F, M>,
     bytes: &mut [u8; MAX_LEN],
 ) -> usize {
-    let cs = state.segment(SegReg::Cs);
-    let long = state.efer() & efer::LMA != 0 && cs.attributes & Segment::LONG != 0;
-    let start = if long { state.rip() } else { cs.base.wrapping_add(state.rip()) & 0xffff_ffff };
+    let start = emulate::current_key(state).linear;
     let paging = PagingState::of(state, vm.paging_features);
     let user = state.cpl() == 3;
     let access = if user { Access::FETCH.user() } else { Access::FETCH };

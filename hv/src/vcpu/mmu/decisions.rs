@@ -1,7 +1,8 @@
 //! What agile paging has decided at an exit, until the run loop has traced it.
 //!
 //! Decisions are made deep in a fault or before an entry, where no host is at hand that takes events. So they are noted here, at
-//! most one of each kind, and [`trace`] hands them over before the entry that follows. Where nothing is traced they stay here, and nothing reads them.
+//! most one of each kind, and [`trace`] hands them over before the entry that follows. Where nothing is traced they
+//! stay here, and nothing reads them.
 
 use records::trace::What;
 
