@@ -28,10 +28,10 @@ pub const CASES: &[Case] = &[
     // `--full`. Nested paging leaves the guest's tables to the processor, so that there is less to find. The RTC's seconds are seconds of
     // Bochs' time, too, and the device is the same with each kind of tables.
     only("bochs-vtx", "the long-mode kit with the torture, shadow", |c| {
-        kit(c, "shadow all thin=16", &["--mode", "shadow"])
+        kit(c, "shadow all thin=24", &["--mode", "shadow"])
     }),
     only("bochs-vtx", "torture: page tables, switch=7", |c| {
-        kit(c, "torture exits thin=16", &["--mode", "switch=7"])
+        kit(c, "torture exits thin=24", &["--mode", "switch=7"])
     }),
     only("bochs-vtx", "torture: page tables, agile paging", |c| {
         kit(c, "torture exits thin=64", &["--mode", AGILE])
@@ -190,7 +190,7 @@ fn real_mode(context: &Context) -> Result<()> {
 
 /// A part of the torture on a processor that lacks something.
 fn model(context: &Context, model: &str, mode: &str, words: &str) -> Result<()> {
-    kit(context, &format!("{words} thin=16"), &["--model", model, "--mode", mode])
+    kit(context, &format!("{words} thin=32"), &["--model", model, "--mode", mode])
 }
 
 fn no_vtx(context: &Context) -> Result<()> {

@@ -96,6 +96,10 @@ const MOST_EXPENSIVE: usize = 10;
 /// `cargo pal fuzz`, whose corpora stay.
 const FUZZ_SECONDS: u32 = 1;
 
+/// How many random cases the unit tests try with `--full`, by the variables that say so: of each property, and of each oracle of the
+/// paging engines. It takes about ten minutes longer.
+const MORE_CASES: [(&str, &str); 2] = [("PROPTEST_CASES", "1024"), ("ORACLE_CASES", "300")];
+
 /// What a step works with.
 struct Surroundings<'a> {
     project: &'a Project,
@@ -279,7 +283,12 @@ fn lint(at: &Surroundings, log: &Path) -> Result<Counts> {
 }
 
 fn unit(at: &Surroundings, log: &Path) -> Result<Counts> {
-    let succeeded = at.run(log, at.project.cargo().args(["test", "--no-fail-fast"]))?;
+    let mut tests = at.project.cargo();
+    tests.args(["test", "--no-fail-fast"]);
+    for (name, cases) in MORE_CASES.iter().filter(|(name, _)| at.full && std::env::var_os(name).is_none()) {
+        tests.env(name, cases);
+    }
+    let succeeded = at.run(log, &mut tests)?;
     Ok(counted(&std::fs::read_to_string(log)?, succeeded))
 }
 

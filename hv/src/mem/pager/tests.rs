@@ -5,7 +5,7 @@ use super::*;
 use crate::arch::addr::PAGE_SIZE;
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(300))]
+    #![proptest_config(ProptestConfig::with_cases(150))]
 
     #[test]
     fn no_page_is_lost(data in prop::collection::vec(any::<u8>(), 0..600)) {

@@ -194,7 +194,7 @@ fn lists_take_few_bytes_for_a_page() {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(200))]
+    #![proptest_config(ProptestConfig::with_cases(100))]
 
     /// A list beside two vectors.
     #[test]

@@ -319,15 +319,15 @@ fn run<F: Modelled>(omits: Omits, seed: u64, pieces_only: bool) -> Result<[u64; 
 #[test]
 fn memory_moves_under_several_vcpus() {
     let mut moved = [0; 6];
-    for seed in 0..60 {
+    for seed in 0..28 {
         let pieces_only = seed % 4 == 0;
         let run = [run::<Npt>, run::<Ept>].map(|run| run(Omits::Nothing, seed, pieces_only).unwrap());
         for more in run {
             moved.iter_mut().zip(more).for_each(|(sum, more)| *sum += more);
         }
     }
-    assert!(moved[0] > 1000 && moved[1] > 100 && moved[2] > 50, "{moved:?}");
-    assert!(moved[3] > 500 && moved[4] > 50 && moved[5] > 50, "{moved:?}");
+    assert!(moved[0] > 500 && moved[1] > 50 && moved[2] > 25, "{moved:?}");
+    assert!(moved[3] > 250 && moved[4] > 25 && moved[5] > 25, "{moved:?}");
 }
 
 #[test]

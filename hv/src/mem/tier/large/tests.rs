@@ -304,7 +304,7 @@ fn what_is_pinned_moves_page_by_page() {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(60))]
+    #![proptest_config(ProptestConfig::with_cases(24))]
 
     /// Random histories, outcomes and shares: frames are never lost nor given twice, and pieces are where they are said to be.
     #[test]

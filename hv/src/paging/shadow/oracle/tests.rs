@@ -10,8 +10,8 @@ use proptest::prelude::*;
 use proptest::test_runner::{RngAlgorithm, TestError, TestRng, TestRunner};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-/// With five tests, more than 70 000 operations.
-const CASES: u32 = 28;
+/// With five tests, more than 50 000 operations.
+const CASES: u32 = 20;
 
 fn check(kind: Option<PagingKind>) {
     let asked = std::env::var("ORACLE_CASES").ok().and_then(|n| n.parse().ok());

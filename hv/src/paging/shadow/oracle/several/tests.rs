@@ -6,7 +6,7 @@ use crate::paging::shadow::oracle::twins::assert_found_out;
 use proptest::prelude::*;
 use proptest::test_runner::{RngAlgorithm, TestError, TestRng, TestRunner};
 
-const CASES: u32 = 8;
+const CASES: u32 = 6;
 
 fn check(kind: Option<PagingKind>) {
     let asked = std::env::var("ORACLE_CASES").ok().and_then(|n| n.parse().ok());
