@@ -162,8 +162,14 @@ pub const WORKLOADS: &[Workload] = &[
     workload(
         "dedup",
         Kind::Paging,
+        "64 MiB of a stream in memory, cut into chunks by their content, looked up among 131 thousand, the new ones compressed",
+        "PARSEC's dedup: references into one input, a table of all chunks, buffers that are freed when they have been written",
+    ),
+    workload(
+        "dedup-maps",
+        Kind::Paging,
         "16 MiB of a stream cut into chunks by their content, of which the new ones are compressed, each in memory of its own",
-        "PARSEC's dedup: stages that take memory for what they hand on, and give it back",
+        "dedup where each piece that a stage hands on is a mapping: the harder case, of which no paper has figures",
     ),
     program(
         Programs { package: "cpp", with: &["cpp-"], files: &["cc1"] },

@@ -65,7 +65,8 @@ const WORKS: &[(&str, u64, Prepare)] = &[
     ("sha256", 400, compute::sha256),
     ("store", 300_000, store::store),
     ("anneal", 300_000, anneal::anneal),
-    ("dedup", 128, dedup::dedup),
+    ("dedup", 64, dedup::dedup),
+    ("dedup-maps", 128, dedup::dedup_maps),
 ];
 
 /// Called by the C library. Not Rust's own `main`, whose runtime makes a dozen system calls first.

@@ -127,6 +127,7 @@ const fn agile(name: &'static str, shows: &'static str, subject: Subject) -> Fig
             "store",
             "anneal",
             "dedup",
+            "dedup-maps",
             "gups",
             "chase",
             "fork-server",

@@ -1,10 +1,12 @@
-//! Deduplication of a stream in stages, each of which takes memory for what it hands on and gives it back.
+//! Deduplication of a stream in stages, each of which maps memory for every piece that it hands on, and unmaps it: more changes of
+//! page tables than PARSEC's program makes.
 
 use std::{
     collections::{HashSet, VecDeque},
     io,
 };
 
+use super::{STRETCH, boundary, fingerprint, source};
 use crate::{
     Work,
     random::Random,
@@ -13,24 +15,16 @@ use crate::{
 
 /// Bytes of a block of input.
 const BLOCK: usize = 128 << 10;
-/// Words of what blocks are made of: later ones repeat stretches of it.
+/// Words of what blocks are made of.
 const SOURCE: usize = (8 << 20) / size_of::<u64>();
+/// Words of a chunk at least.
+const SHORTEST: usize = 128;
 /// Blocks, and then chunks, that wait between two stages.
 const WAITING: usize = 8;
-/// Words of a chunk, at least and at most.
-const CHUNK: std::ops::RangeInclusive<usize> = 128..=1024;
-/// A chunk ends where these bits of the rolling hash are clear: after 256 words more on average.
-const BOUNDARY: u64 = 0xff << 56;
-/// Words of a stretch of the source.
-const STRETCH: usize = 2048;
 
 /// Blocks of input.
-pub fn dedup(rounds: u64) -> io::Result<Work> {
-    let mut source = Area::new(SOURCE * size_of::<u64>())?;
-    let mut random = Random::new(29);
-    // Compressible: words of few bits, in runs.
-    source.words().chunks_mut(4).for_each(|run| run.fill(random.next() >> 40));
-    source.settle();
+pub fn dedup_maps(rounds: u64) -> io::Result<Work> {
+    let mut source = source(SOURCE)?;
     Ok(Box::new(move || {
         let mut pipeline = Pipeline::new(&mut source);
         for _ in 0..rounds {
@@ -90,7 +84,7 @@ impl<'a> Pipeline<'a> {
         let words = block.words();
         let mut begin = 0;
         while begin < words.len() {
-            let chunk = &words[begin..begin + boundary(&words[begin..])];
+            let chunk = &words[begin..begin + boundary(&words[begin..], SHORTEST)];
             begin += chunk.len();
             if self.known.insert(fingerprint(chunk)) {
                 let mut piece = Piece::new(chunk.len())?;
@@ -134,27 +128,6 @@ impl<'a> Pipeline<'a> {
     }
 }
 
-/// How long the chunk is that begins here.
-fn boundary(words: &[u64]) -> usize {
-    let mut rolling = 0u64;
-    for (at, word) in words.iter().enumerate().take(*CHUNK.end()) {
-        // It forgets what is 16 words back: the same words end a chunk wherever they are.
-        rolling = (rolling << 4).wrapping_add(word.wrapping_mul(0x9e37_79b9_7f4a_7c15));
-        if at + 1 >= *CHUNK.start() && rolling & BOUNDARY == 0 {
-            return at + 1;
-        }
-    }
-    words.len().min(*CHUNK.end())
-}
-
-/// What chunks are known by: 128 bits of a fast hash.
-fn fingerprint(words: &[u64]) -> [u64; 2] {
-    let mix = |seed: u64, factor: u64| {
-        words.iter().fold(seed, |hash, word| (hash ^ word).wrapping_mul(factor).rotate_left(23))
-    };
-    [mix(1, 0xff51_afd7_ed55_8ccd), mix(2, 0xc4ce_b9fe_1a85_ec53)]
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -174,18 +147,5 @@ mod tests {
         assert_eq!((blocks, chunks), (WAITING, WAITING));
         assert!(repeated > 2000 && written > 0, "{repeated} repeated, {written} words");
         assert_eq!(run(8).2, 0, "they wait");
-    }
-
-    #[test]
-    fn chunks_end_where_their_words_say() {
-        let mut random = Random::new(3);
-        let words: Vec<u64> = (0..4096).map(|_| random.next()).collect();
-        let first = boundary(&words);
-        assert!(CHUNK.contains(&first));
-        let second = boundary(&words[first..]);
-        // The same words elsewhere are cut at the same place.
-        let again = [&[7; 5], &words[first..first + second], &[9; 2000][..]].concat();
-        assert_eq!(boundary(&again[5..]), second);
-        assert_ne!(fingerprint(&words[..first]), fingerprint(&words[1..first]));
     }
 }
