@@ -136,6 +136,12 @@ pub const WORKLOADS: &[Workload] = &[
         "a build that starts its tools between long computations, as kernbench with 471.omnetpp",
     ),
     workload(
+        "neighbours",
+        Kind::Phases,
+        "fork-exec, and 4 million loads as those of chase, by two processes at one time",
+        "a build beside a program that computes, as kernbench beside 429.mcf: each wants another engine",
+    ),
+    workload(
         "matmul",
         Kind::Indifferent,
         "6 products of matrices of 160 rows and columns, in the first caches",

@@ -15,6 +15,7 @@ mod dedup;
 #[allow(dead_code, reason = "the benchmark also describes its guest")]
 mod guest;
 mod memory;
+mod neighbours;
 mod paging;
 mod phases;
 mod programs;
@@ -61,6 +62,7 @@ const WORKS: &[(&str, u64, Prepare)] = &[
     ("copy-on-write", 40, paging::copy_on_write),
     ("phases", CHURN, phases::phases),
     ("phases-fork", SEARCHES, phases::phases_fork),
+    ("neighbours", 100, neighbours::neighbours),
     ("matmul", 6, compute::matmul),
     ("sha256", 400, compute::sha256),
     ("store", 300_000, store::store),
@@ -168,8 +170,8 @@ mod tests {
 
     #[test]
     fn a_checksum_is_that_of_the_work() {
-        // Not `fork-exec`, which executes this program.
-        for (name, ..) in WORKS.iter().filter(|(name, ..)| *name != "fork-exec") {
+        // Not what executes this program.
+        for (name, ..) in WORKS.iter().filter(|(name, ..)| !["fork-exec", "neighbours"].contains(name)) {
             let sum = |scale| {
                 let (mut work, check) = prepare(name, scale).unwrap();
                 check(work().unwrap()).unwrap()

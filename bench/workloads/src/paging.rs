@@ -1,6 +1,12 @@
 //! Workloads that change page tables and address spaces.
 
-use std::{env, ffi::CString, io, os::unix::ffi::OsStringExt, ptr};
+use std::{
+    env,
+    ffi::{CStr, CString},
+    io,
+    os::unix::ffi::OsStringExt,
+    ptr,
+};
 
 use crate::{
     EXIT_AT_ONCE, Work,
@@ -10,22 +16,30 @@ use crate::{
 
 /// Processes, each forked and executed again.
 pub fn fork_exec(rounds: u64) -> io::Result<Work> {
-    let program = CString::new(env::current_exe()?.into_os_string().into_vec())?;
-    Ok(Box::new(move || {
-        let mut sum = 0u64;
-        for round in 0..rounds {
-            let number = CString::new((round % 251).to_string())?;
-            let arguments = [EXIT_AT_ONCE.as_ptr(), number.as_ptr(), ptr::null()];
-            let environment = [ptr::null()];
-            let child = fork(|| {
-                // SAFETY: the path is a C string; both lists are of C strings and end with a null pointer.
-                unsafe { libc::execve(program.as_ptr(), arguments.as_ptr(), environment.as_ptr()) };
-                u8::MAX
-            })?;
-            sum = sum.wrapping_mul(31).wrapping_add(wait(child)?.into());
-        }
-        Ok(sum)
-    }))
+    let program = own_program()?;
+    Ok(Box::new(move || execute(&program, rounds)))
+}
+
+/// The path of this program.
+pub fn own_program() -> io::Result<CString> {
+    Ok(CString::new(env::current_exe()?.into_os_string().into_vec())?)
+}
+
+/// Forks and executes this program, this often; a sum of what the processes exited with.
+pub fn execute(program: &CStr, rounds: u64) -> io::Result<u64> {
+    let mut sum = 0u64;
+    for round in 0..rounds {
+        let number = CString::new((round % 251).to_string())?;
+        let arguments = [EXIT_AT_ONCE.as_ptr(), number.as_ptr(), ptr::null()];
+        let environment = [ptr::null()];
+        let child = fork(|| {
+            // SAFETY: the path is a C string; both lists are of C strings and end with a null pointer.
+            unsafe { libc::execve(program.as_ptr(), arguments.as_ptr(), environment.as_ptr()) };
+            u8::MAX
+        })?;
+        sum = sum.wrapping_mul(31).wrapping_add(wait(child)?.into());
+    }
+    Ok(sum)
 }
 
 /// Mappings that come and go.
