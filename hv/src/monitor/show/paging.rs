@@ -9,6 +9,7 @@ use crate::paging::engine::Engine;
 use crate::paging::policy::spaces::Spaces;
 use crate::paging::shadow::Shadow;
 use crate::trace::cost::Cost;
+use crate::vcpu::mmu::AgileExits;
 use crate::virt::Virt;
 use crate::vm::HostMemory;
 
@@ -71,16 +72,22 @@ pub fn agile<V: Virt, M: HostMemory>(view: &View<'_, V, M>, answer: &mut dyn Wri
         let share = 100 * nested / (shadowed + nested).max(1);
         writeln!(answer, " {share:>5} %  {} ms", space.own / 1_000_000)?;
     }
-    let mut exits = [0; 4];
-    for vcpu in view.vcpus.iter() {
-        exits.iter_mut().zip(vcpu.mmu.agile.exits.named()).for_each(|(sum, (_, count))| *sum += count);
-    }
-    let names = crate::vcpu::mmu::AgileExits::default().named();
-    let exits = names.iter().zip(exits).map(|((name, _), sum)| (*name, sum));
-    for (name, count) in counts.named().into_iter().chain(exits) {
+    let sum = view.vcpus.iter().fold(AgileExits::default(), |sum, vcpu| sum.and(vcpu.mmu.agile.exits));
+    for (name, count) in counts.named().into_iter().chain(sum.named()) {
         writeln!(answer, "{name:<17} {count:>12}")?;
     }
-    Ok(())
+    cached_roots(sum.root_hits, sum.root_misses, answer)
+}
+
+/// How many of the guest's loads of CR3 the proposed processor's cache of eight roots would have answered.
+fn cached_roots(hits: u64, misses: u64, answer: &mut dyn Write) -> fmt::Result {
+    let loads = hits.saturating_add(misses);
+    if loads == 0 {
+        return writeln!(answer, "cache of roots: CR3 was not loaded so far");
+    }
+    let tenths = u128::from(hits) * 1000 / u128::from(loads);
+    let (whole, tenth) = (tenths / 10, tenths % 10);
+    writeln!(answer, "cache of roots: {hits} of {loads} loads of CR3 hit, {whole}.{tenth} %")
 }
 
 /// Address spaces that are nested or shadow as a whole, those that have run for longest first.

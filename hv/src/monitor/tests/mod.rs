@@ -1,5 +1,6 @@
 //! What the monitor says and does.
 
+mod agile;
 mod command;
 mod line;
 mod model;

@@ -7,7 +7,6 @@ use crate::device::{Nanos, layout, message::Messages};
 use crate::mem::guest_memory::GuestMemory;
 use crate::monitor::Monitor;
 use crate::monitor::vms::{Action, State, Vms as _};
-use crate::paging::policy::spaces::Spent;
 use crate::paging::shadow::Limit;
 use crate::vcpu::testing::{Scene, TSC_KHZ};
 use crate::vm::regions::Regions;
@@ -15,7 +14,7 @@ use crate::vm::work;
 use abi::telemetry::ExitKind;
 
 /// A guest in 64-bit mode with 2 MiB of RAM at ffffffff80000000 and one page, at 12_3456 in RAM, at 40_0000.
-fn long_mode() -> Scene {
+pub fn long_mode() -> Scene {
     let mut scene = Scene::new();
     let memory = scene.vm.memory.read();
     let ram = memory.ram();
@@ -256,26 +255,6 @@ fn modes() {
         "`both` is no mode: use nested, shadow, agile, agile,machine=commodity, switch=N with N from 1 on (such as switch=50), or a policy: random, \
              threshold, dsp-sample, dav2m, dsp-offset, asp-svm, bandit, oracle, each with its parameters (such as dav2m,window_inst=50000000)\n"
     );
-}
-
-#[test]
-fn address_spaces_are_shown_with_their_tables() {
-    let mut scene = long_mode();
-    scene.vm.shadow_limit = Limit::pages(16);
-    assert!(answer(&mut scene, "agile").starts_with("agile paging is not in use"));
-    let text = answer(&mut scene, "mode agile,machine=commodity,start_ms=7");
-    let expected = "mode agile,machine=commodity,start_ms=7: the policy chooses for each address space; nested tables in use\n";
-    assert!(text.starts_with(expected), "{text}");
-    for (root, ms) in [(0x5000, 6), (0x1000, 8)] {
-        let mut spaces = scene.vm.translation.spaces();
-        let spent = Spent { ran: ms * 1_000_000, cost: 0, faults: None };
-        let _moved = spaces.as_mut().unwrap().charge(root, spent, 0);
-    }
-    let text = answer(&mut scene, "agile");
-    let lines: Vec<Vec<&str>> = text.lines().map(|line| line.split_whitespace().collect()).collect();
-    assert_eq!(lines[1], ["CR3", "0x0000000000001000", "shadow", "8", "ms", "0", "ms", "1"], "{text}");
-    assert_eq!(lines[2], ["CR3", "0x0000000000005000", "nested", "6", "ms", "0", "ms", "0"], "{text}");
-    assert_eq!(lines[3], ["spaces_to_shadow", "1"], "{text}");
 }
 
 #[test]

@@ -58,6 +58,17 @@ pub struct AgileExits {
 }
 
 impl AgileExits {
+    /// These and another VCPU's.
+    #[must_use]
+    pub fn and(self, other: AgileExits) -> AgileExits {
+        AgileExits {
+            stand_ins: self.stand_ins + other.stand_ins,
+            charged: self.charged + other.charged,
+            root_hits: self.root_hits + other.root_hits,
+            root_misses: self.root_misses + other.root_misses,
+        }
+    }
+
     /// All counters with their names in statistics and telemetry.
     pub fn named(&self) -> [(&'static str, u64); 4] {
         [
