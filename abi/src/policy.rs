@@ -33,6 +33,11 @@ macro_rules! parameters {
             /// The keys of its parameters.
             pub const KEYS: &'static [&'static str] = &[$(stringify!($key),)*];
 
+            /// The parameters by their keys.
+            pub fn values(&self) -> [(&'static str, i64); Self::KEYS.len()] {
+                [$((stringify!($key), self.$key as i64),)*]
+            }
+
             /// From what stands behind the name: empty, or `,key=value` for each parameter that is not the default. The
             /// last one wins where a key stands twice.
             ///

@@ -177,12 +177,8 @@ pub struct RunArgs {
     /// straight on the same emulated processor; `bochs-vtx` and `bochs-native` do so on an Intel processor that Bochs emulates
     #[arg(long, value_enum, default_value_t = Machine::QemuSvm, help_heading = "Machine")]
     pub machine: Machine,
-    /// How the hypervisor virtualizes guest memory: `nested` tables; `shadow` tables; `agile` paging, shadow tables with nested
-    /// parts (with `machine=commodity`: nested or shadow tables for each address space); `switch=N`, nested and shadow in turn
-    /// for N exits (with `engines=all`: agile, too); or a policy that chooses while the guest runs, with its parameters:
-    /// `dav2m`, `dsp-sample`, `dsp-offset`, `asp-svm`, `bandit`, `threshold`, `random`; `oracle`; `model=FILE` and
-    /// `schedule=FILE` stand for what `cargo pal train` has made (docs/guide.md, docs/policies.md)
-    #[arg(long, visible_alias = "policy", value_name = "MODE[,key=value]", default_value_t = Mode::Nested, value_parser = crate::train::model::mode, help_heading = "Machine")]
+    /// How the hypervisor virtualizes guest memory; [`help::mode`] says it to the person.
+    #[arg(long, help = help::mode(), visible_alias = "policy", value_name = "MODE[,key=value]", default_value_t = Mode::Nested, value_parser = crate::train::model::mode, help_heading = "Machine")]
     pub mode: Mode,
     /// The largest pages that nested tables map guest memory with: 4K, 2M, or 1G where the processor has them. With small ones
     /// walks cost more, as where host memory is fragmented

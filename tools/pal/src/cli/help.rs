@@ -3,6 +3,26 @@
 //! A test reads each example as a command line, and sees that each option of `pal run` has one. Lines of examples have 80 columns
 //! at most, because clap breaks longer ones on a narrow terminal; other paragraphs are one line each, which it breaks by words.
 
+use abi::policy::{Agile, Commodity};
+
+/// Of `--mode`. The defaults are those of the hypervisor's own parameters.
+pub fn mode() -> String {
+    let defaults = |values: &[(&str, i64)]| {
+        let words: Vec<String> = values.iter().map(|(key, value)| format!("{key}={value}")).collect();
+        words.join(",")
+    };
+    format!(
+        "How the hypervisor virtualizes guest memory: `nested` tables; `shadow` tables; `agile` paging, shadow tables with nested \
+         parts, as a processor would walk them that is only modelled (by default {}), or with `machine=commodity`, on processors \
+         as they are, nested or shadow tables for each address space (by default {}); `switch=N`, nested and shadow in turn for N \
+         exits (with `engines=all`: agile, too); or a policy that chooses while the guest runs, with its parameters: `dav2m`, \
+         `dsp-sample`, `dsp-offset`, `asp-svm`, `bandit`, `threshold`, `random`; `oracle`; `model=FILE` and `schedule=FILE` stand \
+         for what `cargo pal train` has made (docs/guide.md, docs/policies.md)",
+        defaults(&Agile::default().values()),
+        defaults(&Commodity::default().values()),
+    )
+}
+
 /// Of `pal` itself.
 pub const PAL: &str = "\
 Examples:

@@ -74,6 +74,26 @@ fn each_option_of_run_has_an_example() {
 }
 
 #[test]
+fn defaults_of_agile_paging_are_those_of_the_hypervisor() {
+    let run = Cli::command().find_subcommand("run").unwrap().clone();
+    let mode = run.get_arguments().find(|option| option.get_id() == "mode").unwrap();
+    let help = mode.get_help().unwrap().to_string();
+    let guide = include_str!("../../../../docs/guide.md");
+    // The hypervisor takes what is not given from these modes.
+    let Ok(Mode::Agile(agile)) = "agile".parse() else { panic!("`agile` is a mode") };
+    let Ok(Mode::Commodity(commodity)) = "agile,machine=commodity".parse() else { panic!("so is this") };
+    for (name, values) in [("`agile[", &agile.values()[..]), ("`agile,machine", &commodity.values()[..])] {
+        let words: Vec<_> = values.iter().map(|(key, value)| format!("{key}={value}")).collect();
+        assert!(help.contains(&format!("(by default {})", words.join(","))), "{words:?}: {help}");
+        let item = guide.split("\n- ").find(|item| item.starts_with(name)).unwrap();
+        let item = item.split_whitespace().collect::<Vec<_>>().join(" ");
+        for (key, value) in values {
+            assert!(item.contains(&format!("`{key}` ({value})")), "{key}: {item}");
+        }
+    }
+}
+
+#[test]
 fn each_subcommand_has_examples() {
     let examples = examples();
     for command in Cli::command().get_subcommands() {
