@@ -1,9 +1,11 @@
 //! Address spaces that are nested or shadow as a whole.
 
-use crate::arch::RegMove;
+use crate::arch::addr::Gva;
 use crate::arch::state::{Gpr, VcpuState, cr0};
+use crate::arch::{Exception, RegMove};
 use crate::paging::engine::{Engine, Engines};
 use crate::paging::policy::Mode;
+use crate::paging::shadow::{Shadow, Statistics};
 use crate::vcpu::mmu::{serve, set_mode};
 use crate::vcpu::outcome::Return;
 use crate::vcpu::run::run;
@@ -96,4 +98,46 @@ fn a_halted_vcpu_keeps_no_other_from_shadow_tables() {
     assert_eq!(vm.translation.target(Engines::ALL), Some(Engine::Nested), "its address space is young");
     assert!(matches!(run(vcpu, vm, &mut (), host), Return::Idle));
     assert_eq!(vm.translation.target(Engines::ALL), Some(Engine::Shadow));
+}
+
+/// One address space becomes shadow and fills its tables; its neighbour runs on nested tables, becomes shadow in its turn, and
+/// makes way for the first one again.
+const NEIGHBOURS: [Step; 7] = [
+    |f| load(f, 1, 0x5000),
+    |f| load(f, 100, 0xa000),
+    |f| load(f, 50, 0x5000),
+    |f| {
+        assert!(!is_nested(f));
+        Exit::Exception(Exception::page_fault(Gva(0x8000), 0))
+    },
+    |f| load(f, 10, 0xa000),
+    |f| (assert!(is_nested(f)), load(f, 100, 0xa000)).1,
+    |f| (assert!(!is_nested(f)), load(f, 1, 0x5000)).1,
+];
+
+/// What the shadow engine has counted after this many of the steps.
+fn after(steps: usize, sets_dirty_bits: bool) -> Statistics {
+    let mut machine = machine(&NEIGHBOURS[..steps], ",start_ms=100");
+    machine.vcpu.virt.sets_dirty_bits = sets_dirty_bits;
+    for (root, table) in [(0x5000, 0x6000u32), (0xa000, 0xb000)] {
+        machine.write(root, &(table | 0x27).to_le_bytes());
+        machine.write(u64::from(table) + 4 * 8, &0x0002_0067u32.to_le_bytes());
+    }
+    machine.play();
+    let shadow = machine.vm.shadow.lock();
+    shadow.as_ref().map(Shadow::statistics).unwrap()
+}
+
+#[test]
+fn one_that_becomes_shadow_leaves_the_others_their_shadow_pages() {
+    let [filled, nested, both, back] = [4, 5, 6, 7].map(|steps| after(steps, true));
+    assert!(filled.pages >= 2 && filled.filled == 1, "a root and a table: {filled:?}");
+    assert_eq!(nested.pages, filled.pages, "kept while its neighbour is nested");
+    let made = both.pages_made - filled.pages_made;
+    assert!(made > 0 && both.roots_made == filled.roots_made + 1, "{both:?}");
+    assert_eq!(both.pages, filled.pages + made, "all pages of the first one, and those of its neighbour");
+    assert_eq!((back.pages_made, back.pages), (both.pages_made, both.pages), "nothing is made again");
+    assert_eq!(back.roots_found, both.roots_found + 1);
+    // Where nothing tells what was written meanwhile, all pages go.
+    assert!(after(6, false).pages < both.pages);
 }
