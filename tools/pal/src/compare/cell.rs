@@ -15,7 +15,10 @@ use crate::{
         page::stretches,
     },
     samples::{Run, Sample},
-    workload::runner::{self, Measured, Setup, Switches},
+    workload::{
+        counted::Counted,
+        runner::{self, Measured, Setup, Switches},
+    },
 };
 
 /// What is run.
@@ -85,7 +88,7 @@ impl Plan {
         let guest_walks = walk_cycles.nested.saturating_add(walk_cycles.shadow);
         let changes = measured.changes().unwrap_or(0);
         let work_ns = measured.begin_ns.zip(measured.end_ns);
-        let Measured { record, command, switches, .. } = measured;
+        let Measured { record, command, switches, counted, .. } = measured;
         let Switches { walks, refs } = switches.unwrap_or_default();
         Ok(Cell {
             workload: self.workload.to_owned(),
@@ -100,6 +103,7 @@ impl Plan {
             walk_cycles: if self.mode == NATIVE { walk_cycles.host } else { guest_walks },
             agile_walks: if switches.is_some() { walks.into() } else { vec![] },
             agile_refs: if switches.is_some() { refs.into() } else { vec![] },
+            counted,
             checksum: record.checksum,
             work_ns,
             command,
@@ -138,6 +142,9 @@ pub struct Cell {
     /// Their references without walk caches.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub agile_refs: Vec<u64>,
+    /// What else was counted of the work; nothing in cells of earlier versions.
+    #[serde(default)]
+    pub counted: Counted,
     /// What the work came to.
     pub checksum: String,
     /// The VM's time in nanoseconds when the work began and ended, if it is known.
@@ -153,6 +160,11 @@ impl Cell {
     /// Modelled cycles of the work, the hypervisor's included.
     pub fn cycles(&self) -> u64 {
         self.host_cycles.saturating_add(self.nested_cycles).saturating_add(self.shadow_cycles)
+    }
+
+    /// Modelled cycles of the hypervisor; none without one, where all cycles are the host's.
+    pub fn hypervisor_cycles(&self) -> u64 {
+        if self.policy == NATIVE { 0 } else { self.host_cycles }
     }
 
     /// References of a walk of agile paging on average, without walk caches. `None`: it was not in force.

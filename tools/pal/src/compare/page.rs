@@ -8,7 +8,7 @@ use records::sample::ENGINES;
 
 use super::{
     cell::METRICS,
-    results::{Overall, Row, short, shortened},
+    results::{self, OVERHEADS, Overall, Row, short, shortened},
     store::Failed,
     table::percent,
 };
@@ -64,6 +64,11 @@ pub fn page(
             );
         }
         html += "</table></div>\n";
+    }
+    let overheads = results::overheads(rows, policies);
+    if !overheads.is_empty() {
+        let chart = chart::stacked(&overheads, OVERHEADS, "% of native time")?;
+        let _ = write!(html, "<h2>Walks and the hypervisor</h2><figure>{chart}</figure>");
     }
     for rows in rows.chunk_by(|a, b| a.workload == b.workload) {
         html += &workload(rows, policies)?;
@@ -152,7 +157,10 @@ fn commands(rows: &[Row]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::compare::results::{overall, rows, tests::example};
+    use crate::compare::{
+        cell::Cell,
+        results::{overall, rows, tests::example},
+    };
 
     #[test]
     fn a_page_has_all_rows_and_needs_nothing_else() {
@@ -182,6 +190,18 @@ mod tests {
         for word in ["src=", "url(", "@import"] {
             assert!(!page.contains(word), "{word}");
         }
+        assert!(!page.contains("Walks and the hypervisor"), "nothing was run without a hypervisor");
         assert!(page.match_indices("http").all(|(at, _)| page[at..].starts_with("http://www.w3.org/")));
+    }
+    #[test]
+    fn with_native_runs_there_are_bars() {
+        let (mut cells, workloads, mut policies) = example();
+        cells.push(Cell { policy: "native".into(), ..cells[0].clone() });
+        policies.insert(0, "native".into());
+        let rows = rows(&cells, &workloads, &policies);
+        let page = page(&rows, &[], &policies, &[], ("m", "")).unwrap();
+        let (_, bars) = page.split_once("<h2>Walks and the hypervisor</h2><figure><svg").unwrap();
+        let (bars, _) = bars.split_once("</svg>").unwrap();
+        assert!(bars.contains("% of native time") && bars.contains("dav2m"), "{bars}");
     }
 }

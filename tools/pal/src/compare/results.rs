@@ -1,6 +1,7 @@
 //! What is known of all cells: medians over seeds, times relative to the better static mode, and what does not fit together.
 
-use super::cell::Cell;
+use super::{cell::Cell, plan::NATIVE};
+use crate::report::chart::Bar;
 
 /// The policies that never change.
 const STATIC: [&str; 2] = ["nested", "shadow"];
@@ -46,6 +47,20 @@ pub fn rows<'a>(cells: &'a [Cell], workloads: &'a [String], policies: &'a [Strin
         }));
     }
     all
+}
+
+/// What the parts of [`overheads`] are called.
+pub const OVERHEADS: [&str; 2] = ["page walks", "hypervisor"];
+
+/// What walks and the hypervisor take in hundredths of the time without a hypervisor: a bar for each row whose workload was run so.
+pub fn overheads<'a>(rows: &[Row<'a>], policies: &'a [String]) -> Vec<Bar<'a>> {
+    let bar = |row: &Row<'a>| {
+        let native = rows.iter().find(|other| other.workload == row.workload && other.policy == NATIVE)?;
+        let share = |cycles: u64| 100.0 * cycles as f64 / native.median.cycles().max(1) as f64;
+        let parts = [row.median.walk_cycles, row.median.hypervisor_cycles()].map(share);
+        Some(Bar { group: row.workload, name: short(row.policy, policies), parts })
+    };
+    rows.iter().filter_map(bar).collect()
 }
 
 /// A policy over all workloads.
@@ -170,6 +185,22 @@ pub mod tests {
         let overall = overall(&rows, &workloads, &policies);
         assert_eq!(overall.len(), 2, "a policy that lacks a workload has no mean");
         assert!((overall[1].mean - 2.0).abs() < 1e-9 && overall[1].worst == (4.0, "b"), "{overall:?}");
+    }
+
+    #[test]
+    fn overheads_are_shares_of_native_time() {
+        let walks = |cell: Cell, walk_cycles| Cell { walk_cycles, ..cell };
+        let cells = [
+            walks(cell("a", "native", 1, 200), 10),
+            walks(cell("a", "dav2m,steps=3", 1, 300), 40),
+            walks(cell("b", "nested", 1, 100), 20),
+        ];
+        let (workloads, policies) = (words(&["a", "b"]), words(&["native", "nested", "dav2m,steps=3"]));
+        let rows = rows(&cells, &workloads, &policies);
+        // `b` was not run without a hypervisor. Of native time a tenth is the host's in these cells.
+        let expected = [("a", "native", [5.0, 0.0]), ("a", "dav2m", [20.0, 15.0])]
+            .map(|(group, name, parts)| Bar { group, name, parts });
+        assert_eq!(overheads(&rows, &policies), expected);
     }
 
     #[test]

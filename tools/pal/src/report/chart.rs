@@ -3,6 +3,8 @@
 //! Colours are variables of the page's style sheet, so that one drawing fits light and dark. plotters knows numbers only, so
 //! each variable has one that stands for it.
 
+mod stacked;
+
 use anyhow::{Result, anyhow};
 use plotters::{
     coord::{Shift, types::RangedCoordf64},
@@ -11,6 +13,7 @@ use plotters::{
 use records::sample::ENGINES;
 
 use super::figures::Step;
+pub use stacked::{Bar, stacked, stacked_alone};
 
 /// A series: its steps, and the number of its colour.
 pub type Line = (usize, Vec<Step>);
@@ -314,6 +317,11 @@ pub fn curves(curves: &[(String, Vec<(f64, f64)>)], below: &str, beside: &str) -
         Ok([x.start, x.end, y.start, y.end])
     };
     let (svg, _) = draw((WIDTH, 2 * HEIGHT), body)?;
+    alone(&svg)
+}
+
+/// A drawing as a file of its own.
+fn alone(svg: &str) -> Result<String> {
     let (head, rest) = svg.split_once('>').ok_or_else(|| anyhow!("the chart has no beginning"))?;
     Ok(format!("{head}>{ALONE}{rest}"))
 }

@@ -90,7 +90,7 @@ pub struct ReproduceArgs {
     /// Where cells are kept, as by `pal compare --json`. Default: target/pal/reproduce/cells.json
     #[arg(long, value_name = "FILE")]
     pub json: Option<PathBuf>,
-    /// Write the figure as a page of Markdown to FILE
+    /// Write the figure as a page of Markdown to FILE, and a chart, if it has one, beside it
     #[arg(short, long, value_name = "FILE")]
     pub output: Option<PathBuf>,
     /// Install missing packages without asking
@@ -142,8 +142,11 @@ pub fn run(args: &ReproduceArgs, project: &Project, ui: &Ui) -> Result<u8> {
         print!("{}", text(figure, part, claims));
     }
     if let Some(path) = &args.output {
-        let page = page::page(figure, args, &judged);
-        store::write(path, page.as_bytes())?;
+        let page = page::page(figure, args, &judged)?;
+        store::write(path, page.text.as_bytes())?;
+        for (name, chart) in &page.charts {
+            store::write(&path.with_file_name(name), chart.as_bytes())?;
+        }
     }
     Ok(0)
 }
@@ -237,7 +240,9 @@ fn text(figure: &Figure, part: &Part, claims: &[Claim]) -> String {
             if *holds { "holds" } else { "does not hold" }
         )
     });
-    head + &table + &lines.collect::<String>()
+    let reasons = verdict::reasons(figure.subject, &rows).unwrap_or_default();
+    let reasons = reasons.iter().map(|reason| format!("\nmissed {reason}\n"));
+    head + &table + &lines.chain(reasons).collect::<String>()
 }
 
 /// Compiles a program of the thesis' figures, of `tests/kits`, into `folder`, linked statically: it runs in any guest.

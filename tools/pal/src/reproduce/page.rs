@@ -1,15 +1,38 @@
 //! A figure as a page of Markdown.
 
-use std::fmt::Write;
+use std::{fmt::Write, path::Path};
 
-use super::{Part, ReproduceArgs, figures::Figure, verdict::Claim};
-use crate::compare::{
-    results::{short, shortened},
-    table::percent,
+use anyhow::{Error, Result};
+
+use super::{
+    Part, ReproduceArgs,
+    figures::{Figure, Subject},
+    verdict::{self, Claim},
+};
+use crate::{
+    compare::{
+        results::{self, OVERHEADS, Row, short, shortened},
+        table::percent,
+    },
+    report::chart::{self, Bar},
 };
 
-/// The page.
-pub fn page(figure: &Figure, args: &ReproduceArgs, parts: &[(&Part, Vec<Claim>)]) -> String {
+/// What is written.
+pub struct Page {
+    /// The page.
+    pub text: String,
+    /// The names of its charts, and the charts as SVG.
+    pub charts: Vec<(String, String)>,
+}
+
+/// Makes the page.
+///
+/// # Errors
+/// A chart cannot be drawn.
+pub fn page(figure: &Figure, args: &ReproduceArgs, parts: &[(&Part, Vec<Claim>)]) -> Result<Page> {
+    let stem = args.output.as_ref().and_then(|path| path.file_stem());
+    let stem = stem.map_or_else(|| figure.name.into(), |stem| stem.to_string_lossy());
+    let mut charts = Vec::new();
     let quick = if args.quick { "Quick: short runs of few workloads.\n" } else { "" };
     let mut text = format!(
         "# {}: {}\n\nAfter {}.\n{quick}All figures are *modelled*: the machine is a [lab machine](../lab.md).\n\
@@ -39,6 +62,18 @@ pub fn page(figure: &Figure, args: &ReproduceArgs, parts: &[(&Part, Vec<Claim>)]
                 if *holds { "holds" } else { "**does not hold**" }
             );
         }
+        let reasons = verdict::reasons(figure.subject, &part.rows()).map_err(Error::msg)?;
+        if !reasons.is_empty() {
+            text += "\nWhat is missed, and by what:\n\n";
+            reasons.iter().for_each(|reason| text += &format!("- {reason}\n"));
+        }
+        if let Some(svg) = chart(figure.subject, &part.rows(), policies)? {
+            // A machine may be a file.
+            let lab = Path::new(&part.lab).file_stem().unwrap_or_default().to_string_lossy();
+            let name = format!("{stem}-{lab}.svg");
+            let _ = write!(text, "\n![Page walks and the hypervisor, in % of native time]({name})\n");
+            charts.push((name, svg));
+        }
         text += "\n| workload | policy | Mcycles | to the better static mode | changes | shadow |\n|---|---|---|---|---|---|\n";
         for row in part.rows() {
             let _ = writeln!(
@@ -62,7 +97,15 @@ pub fn page(figure: &Figure, args: &ReproduceArgs, parts: &[(&Part, Vec<Claim>)]
             }
         }
     }
-    text
+    Ok(Page { text, charts })
+}
+
+/// Stacked bars of what walks and the hypervisor take, of a figure that is about them.
+fn chart(subject: Subject, rows: &[Row], policies: &[String]) -> Result<Option<String>> {
+    let is_about_them = matches!(subject, Subject::AgileTime | Subject::AgileTimeHuge);
+    let bars = if is_about_them { results::overheads(rows, policies) } else { Vec::new() };
+    let draw = |bars: &[Bar]| chart::stacked_alone(bars, OVERHEADS, "% of native time");
+    (!bars.is_empty()).then(|| draw(&bars)).transpose()
 }
 
 /// The command that made it, without where its files lie.

@@ -1,6 +1,7 @@
 //! What a paper claims of a figure, what came out here, and whether the claim's shape holds: pure, of a table's rows.
 
 mod agile;
+mod reasons;
 
 use workloads::Kind;
 
@@ -65,6 +66,20 @@ pub fn claims(subject: Subject, rows: &[Row], cells: &[Cell]) -> Result<Vec<Clai
         Subject::AgileRefs => agile::refs(&rows),
         Subject::AgileTime => agile::time(&rows, &agile::SMALL_PAGES),
         Subject::AgileTimeHuge => agile::time(&rows, &agile::HUGE_PAGES),
+    }
+}
+
+/// Of goals that are missed: why, by what was counted. A line of Markdown for each.
+///
+/// # Errors
+/// What is missing, as with [`claims`].
+pub fn reasons(subject: Subject, rows: &[Row]) -> Result<Vec<String>, String> {
+    let rows = Rows(rows);
+    match subject {
+        Subject::AgileRefs => reasons::refs(&rows),
+        Subject::AgileTime => reasons::time(&rows, &agile::SMALL_PAGES),
+        Subject::AgileTimeHuge => reasons::time(&rows, &agile::HUGE_PAGES),
+        _ => Ok(Vec::new()),
     }
 }
 

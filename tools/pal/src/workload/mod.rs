@@ -2,6 +2,7 @@
 //! runs it, here and for `pal compare`.
 
 pub mod args;
+pub mod counted;
 pub mod programs;
 pub mod record;
 pub mod runner;
@@ -133,6 +134,7 @@ mod tests {
         let mut measured = Measured {
             walk_cycles: None,
             switches: None,
+            counted: counted::Counted::default(),
             record,
             cycles: None,
             instructions: None,

@@ -13,6 +13,7 @@ use serde_json::Value;
 use workloads::Workload;
 
 use super::{
+    counted::Counted,
     programs,
     record::{self, EndedBySignal, Record},
 };
@@ -159,14 +160,14 @@ impl Switches {
 }
 
 /// What the processors have counted in the work's region of a lab machine's report.
-fn regions(report: &Value) -> Option<Vec<&Value>> {
+pub(super) fn regions(report: &Value) -> Option<Vec<&Value>> {
     let pcpus = report["pcpus"].as_array()?;
     let regions = pcpus.iter().flat_map(|pcpu| pcpu["regions"].as_array().into_iter().flatten());
     Some(regions.filter(|region| region["region"] == workloads::REGION).collect())
 }
 
 /// A counter of the work's region in a lab machine's report, in the order of the sides; `None`: the work was not counted.
-fn counted(report: &Value, counter: &str) -> Option<[u64; 3]> {
+pub(super) fn counted(report: &Value, counter: &str) -> Option<[u64; 3]> {
     let regions = regions(report)?;
     let counted = regions.iter().any(|region| region["times"].as_u64() > Some(0));
     let sum = |side: abi::lab::Side| {
@@ -189,6 +190,8 @@ pub struct Measured {
     pub instructions: Option<u64>,
     /// Walks of agile paging, if that was in force there.
     pub switches: Option<Switches>,
+    /// What else was counted of the work.
+    pub counted: Counted,
     /// The samples of the work, where the hypervisor takes any.
     pub samples: Option<Run>,
     /// The VM's time in nanoseconds when the work began, if it is known.
@@ -286,7 +289,19 @@ pub fn perform(setup: &Setup, workload: &Workload, scale: u32, words: &[String])
     let instructions =
         counted(&report, "instructions").map(|[_, nested, shadow]| nested.saturating_add(shadow));
     let switches = Switches::of(&report);
-    Ok(Measured { record, cycles, walk_cycles, instructions, switches, samples, begin_ns, end_ns, command })
+    let counted = Counted::of(&report, samples.as_ref());
+    Ok(Measured {
+        record,
+        cycles,
+        walk_cycles,
+        instructions,
+        switches,
+        counted,
+        samples,
+        begin_ns,
+        end_ns,
+        command,
+    })
 }
 
 /// The VM's time in nanoseconds at a value of the guest's time-stamp counter, which starts later: when the guest has been loaded.

@@ -2,7 +2,7 @@
 
 use super::{Claim, Rows, claim, percent};
 use crate::{
-    compare::plan::NATIVE,
+    compare::{cell::Cell, plan::NATIVE},
     reproduce::figures::{AGILE, NESTED, SHADOW},
 };
 
@@ -14,20 +14,18 @@ const PAPER_REFS: [(&str, &str, f64); 4] = [
     ("dedup", "dedup", 4.60),
 ];
 
+/// References of a walk at most: of a workload, and of all on average.
+pub(super) const MOST: [f64; 2] = [4.8, 4.3];
+
 /// The claims of `agile-refs`.
 pub fn refs(rows: &Rows) -> Result<Vec<Claim>, String> {
-    /// Of a workload, and of all on average.
-    const MOST: [f64; 2] = [4.8, 4.3];
     let (mut all, mut words, mut holds) = (Vec::new(), Vec::new(), true);
     let mut claims = Vec::new();
     for workload in rows.workloads() {
         let cell = rows.of(workload, AGILE)?.median;
         let refs = cell.refs_per_walk();
         let refs = refs.ok_or_else(|| format!("no walk of agile paging was counted with {workload}"))?;
-        let walks = cell.agile_walks.iter().sum::<u64>();
-        let shares = abi::lab::SWITCH_REFS.iter().zip(&cell.agile_walks).filter(|(_, walks)| **walks > 0);
-        let shares = shares.map(|(refs, of)| format!("{refs}: {:.1} %", 100.0 * *of as f64 / walks as f64));
-        let ours = format!("{workload} {refs:.2} ({})", shares.collect::<Vec<_>>().join(", "));
+        let ours = format!("{workload} {refs:.2} ({})", by_switch(cell));
         if let Some((_, name, paper)) = PAPER_REFS.iter().find(|(stand_in, ..)| *stand_in == workload) {
             claims.push(claim(
                 &format!("{name}: {paper:.2} references in a walk; 4.8 at most here"),
@@ -56,10 +54,18 @@ pub fn refs(rows: &Rows) -> Result<Vec<Claim>, String> {
     Ok(claims)
 }
 
+/// The shares of walks by the references of a whole one: `4: 81.3 %, 8: 18.7 %`.
+pub(super) fn by_switch(cell: &Cell) -> String {
+    let walks = cell.agile_walks.iter().sum::<u64>();
+    let shares = abi::lab::SWITCH_REFS.iter().zip(&cell.agile_walks).filter(|(_, walks)| **walks > 0);
+    let shares = shares.map(|(refs, of)| format!("{refs}: {:.1} %", 100.0 * *of as f64 / walks as f64));
+    shares.collect::<Vec<_>>().join(", ")
+}
+
 /// What is claimed of time with pages of one size.
 pub struct Bounds {
     /// What agile paging may cost, in hundredths of native time.
-    percent: u32,
+    pub(super) percent: u32,
     /// What the paper says of nested paging, and of shadow paging.
     statics: [&'static str; 2],
 }
@@ -95,9 +101,8 @@ pub fn time(rows: &Rows, bounds: &Bounds) -> Result<Vec<Claim>, String> {
             let native = rows.cycles(workload, NATIVE)?;
             let cell = rows.of(workload, policy)?.median;
             let of_native = |cycles: u64| 100.0 * cycles as f64 / native;
-            // Without a hypervisor all cycles are the host's.
-            let vmm = if policy == NATIVE { 0 } else { cell.host_cycles };
-            words.push(format!("{workload} {:.1} % + {:.1} %", of_native(cell.walk_cycles), of_native(vmm)));
+            let parts = [cell.walk_cycles, cell.hypervisor_cycles()].map(of_native);
+            words.push(format!("{workload} {:.1} % + {:.1} %", parts[0], parts[1]));
         }
         let paper = match policy {
             NATIVE => "Walks take part of the time without a hypervisor, too",
@@ -146,7 +151,7 @@ mod tests {
         tests::judge,
     };
     use super::*;
-    use crate::compare::{cell::Cell, results::tests::cell};
+    use crate::compare::results::tests::cell;
 
     #[test]
     fn walks_of_agile_paging_are_short() {
