@@ -138,7 +138,7 @@ pub const WORKLOADS: &[Workload] = &[
     workload(
         "neighbours",
         Kind::Phases,
-        "fork-exec, and 4 million loads as those of chase, by two processes at one time",
+        "400 processes, each forked, executed and filling 1 MiB, and beside them 16 million loads as those of chase",
         "a build beside a program that computes, as kernbench beside 429.mcf: each wants another engine",
     ),
     workload(

@@ -33,6 +33,8 @@ use std::{
 
 /// The name under which the program exits at once, with its first argument as status.
 const EXIT_AT_ONCE: &CStr = c"exit";
+/// The name under which it fills some memory before that.
+const BUILD: &CStr = c"build";
 
 /// The work, after what it needs has been prepared; its checksum. To be done once; what it needs is given back with it, after
 /// the end, or goes with the guest.
@@ -62,7 +64,7 @@ const WORKS: &[(&str, u64, Prepare)] = &[
     ("copy-on-write", 40, paging::copy_on_write),
     ("phases", CHURN, phases::phases),
     ("phases-fork", SEARCHES, phases::phases_fork),
-    ("neighbours", 100, neighbours::neighbours),
+    ("neighbours", 400, neighbours::neighbours),
     ("matmul", 6, compute::matmul),
     ("sha256", 400, compute::sha256),
     ("store", 300_000, store::store),
@@ -77,10 +79,15 @@ const WORKS: &[(&str, u64, Prepare)] = &[
 /// `arguments` is a C program's list of `count` arguments.
 #[cfg_attr(not(test), unsafe(export_name = "main"))]
 pub unsafe extern "C" fn start(count: c_int, arguments: *const *const c_char) -> c_int {
-    // SAFETY: the caller's promise; the first of at least two arguments is a C string.
-    if count == 2 && unsafe { CStr::from_ptr(*arguments) } == EXIT_AT_ONCE {
-        // SAFETY: as above, of the second one.
-        return paging::exit_with(unsafe { CStr::from_ptr(*arguments.add(1)) }.to_bytes()).into();
+    if count == 2 {
+        // SAFETY: the caller's promise; both arguments are C strings.
+        let [name, number] = unsafe { [CStr::from_ptr(*arguments), CStr::from_ptr(*arguments.add(1))] };
+        if name == EXIT_AT_ONCE {
+            return paging::exit_with(number.to_bytes()).into();
+        }
+        if name == BUILD {
+            return paging::build(number.to_bytes()).into();
+        }
     }
     let first = guest::is_first_process();
     if first {

@@ -5,7 +5,7 @@ use std::io::{self, PipeWriter, Read, Write};
 use libc::pid_t;
 
 use crate::{
-    Work,
+    BUILD, Work,
     memory::Chain,
     paging::{execute, own_program},
     sys::{fork, wait},
@@ -42,7 +42,7 @@ impl Builder {
         let child = fork(|| {
             // Its own, so that it sees the end where its parent ends without a start.
             drop(writer.take());
-            let sum = reader.read_exact(&mut [0]).and_then(|()| execute(&program, rounds));
+            let sum = reader.read_exact(&mut [0]).and_then(|()| execute(&program, BUILD, rounds));
             sum.map_or(FAILED, |sum| (sum % u64::from(FAILED)) as u8)
         })?;
         Ok(Builder { child, start: writer })

@@ -17,7 +17,7 @@ use crate::{
 /// Processes, each forked and executed again.
 pub fn fork_exec(rounds: u64) -> io::Result<Work> {
     let program = own_program()?;
-    Ok(Box::new(move || execute(&program, rounds)))
+    Ok(Box::new(move || execute(&program, EXIT_AT_ONCE, rounds)))
 }
 
 /// The path of this program.
@@ -25,12 +25,12 @@ pub fn own_program() -> io::Result<CString> {
     Ok(CString::new(env::current_exe()?.into_os_string().into_vec())?)
 }
 
-/// Forks and executes this program, this often; a sum of what the processes exited with.
-pub fn execute(program: &CStr, rounds: u64) -> io::Result<u64> {
+/// Forks and executes this program under a name, this often; a sum of what the processes exited with.
+pub fn execute(program: &CStr, name: &CStr, rounds: u64) -> io::Result<u64> {
     let mut sum = 0u64;
     for round in 0..rounds {
         let number = CString::new((round % 251).to_string())?;
-        let arguments = [EXIT_AT_ONCE.as_ptr(), number.as_ptr(), ptr::null()];
+        let arguments = [name.as_ptr(), number.as_ptr(), ptr::null()];
         let environment = [ptr::null()];
         let child = fork(|| {
             // SAFETY: the path is a C string; both lists are of C strings and end with a null pointer.
@@ -126,7 +126,30 @@ pub fn copy_on_write(rounds: u64) -> io::Result<Work> {
     }))
 }
 
+/// What a program of a build does: it fills memory, and exits with the number that it was given if that is there.
+pub fn build(argument: &[u8]) -> u8 {
+    const PAGES: usize = 256;
+    let number = exit_with(argument);
+    let filled = Area::new(PAGES * PAGE).map(|mut area| {
+        area.touch(number.into());
+        area.words().iter().step_by(PAGE / size_of::<u64>()).filter(|word| **word == number.into()).count()
+    });
+    if filled.is_ok_and(|filled| filled == PAGES) { number } else { u8::MAX }
+}
+
 /// What the executed program does: it exits with the number that it was given.
 pub fn exit_with(argument: &[u8]) -> u8 {
     std::str::from_utf8(argument).ok().and_then(|text| text.parse().ok()).unwrap_or(u8::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_executed_exits_with_its_number() {
+        for of in [exit_with, build] {
+            assert_eq!([&b"7"[..], b"250", b"x", b"256"].map(of), [7, 250, 255, 255]);
+        }
+    }
 }
