@@ -13,6 +13,9 @@ pub const CASES: &[Case] = &[
     only("qemu-svm", "policies: wrong parameters, and no counters", refused),
     only("qemu-svm", "policies: a guest under a model that was trained from its log", trained),
     only("qemu-svm", "policies: a schedule from a file", scheduled),
+    only("qemu-svm", "policies: a builder beside one that computes, each on its engine", neighbours),
+    only("qemu-svm", "policies: a builder beside one that computes, and the static modes", faster)
+        .at_length(),
 ];
 
 /// `dsp-sample` tries both engines all the time, on two VCPUs.
@@ -149,5 +152,56 @@ fn refused(context: &Context) -> Result<()> {
         .run(&mode("dav2m"))?
         .status(0)?
         .says("dav2m compares instructions, cycles and misses of the TLB")?;
+    Ok(())
+}
+
+/// Agile paging's machine `commodity`, with times that fit short runs.
+const BY_SPACE: &str = "agile,machine=commodity,start_ms=10,window_ms=5,retry_ms=20";
+
+/// Two processes in one guest. One forks and executes others: all their address spaces are tried on shadow tables, and are nested
+/// again. The one that reads at random stays shadow. Each decision for shadow tables changes the engine once; all other changes
+/// are loads of CR3 that lead from one of the processes to the other.
+fn neighbours(context: &Context) -> Result<()> {
+    let stats = context.path("stats.json");
+    let mode = "agile,machine=commodity,start_ms=5,window_ms=2,cost_milli=20,retry_ms=50";
+    let run = [
+        "workload",
+        "run",
+        "neighbours",
+        "--scale",
+        "0.1",
+        "--mem",
+        "384",
+        "--deterministic",
+        "--stats",
+        &stats,
+    ];
+    context.pal([&run[..], &["--mode", mode]].concat(), None)?.status(0)?.has("checksum")?;
+    let text: Value = serde_json::from_str(&std::fs::read_to_string(&stats)?)?;
+    let paging = &text["guests"][0]["paging"];
+    let count = |of: &str, name: &str| paging[of][name].as_u64().with_context(|| format!("{name}: {paging}"));
+    let (known, shadow) = (count("spaces", "known_spaces")?, count("spaces", "shadow_spaces")?);
+    ensure!(shadow >= 1 && known >= shadow + 3, "{shadow} of {known} address spaces are shadow: {paging}");
+    ensure!(count("spaces", "spaces_to_nested")? >= 3, "those of the builder were not tried: {paging}");
+    let (changes, decisions) = (count("switches", "to_shadow")?, count("spaces", "spaces_to_shadow")?);
+    ensure!(changes >= decisions + 4, "{changes} changes to shadow tables, {decisions} decisions: {paging}");
+    Ok(())
+}
+
+/// The same on a lab machine, where walks cost something: at most 1 % behind the better static mode.
+fn faster(context: &Context) -> Result<()> {
+    let json = context.path("cells.json");
+    let policies = format!("nested,shadow,{BY_SPACE}");
+    let what = ["compare", "--no-kit", "--workloads", "neighbours", "--scale", "0.5", "--json", &json];
+    context.pal([&what[..], &["--policies", &policies]].concat(), None)?.status(0)?.has("neighbours")?;
+    let document: Value = serde_json::from_str(&std::fs::read_to_string(&json)?)?;
+    let table = document["table"].as_array().context("no table")?;
+    let time = |policy: &str| {
+        let row = table.iter().find(|row| row["policy"] == policy);
+        row.and_then(|row| row["relative"].as_f64()).with_context(|| format!("no {policy}: {document:#}"))
+    };
+    let (worse, ours) = (time("nested")?.max(time("shadow")?), time(BY_SPACE)?);
+    ensure!(worse > 1.2, "the worse static mode takes {worse} times the better one's time");
+    ensure!(ours <= 1.01, "{ours} times the better static mode; the worse one takes {worse}");
     Ok(())
 }
