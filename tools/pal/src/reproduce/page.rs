@@ -65,7 +65,7 @@ pub fn page(figure: &Figure, args: &ReproduceArgs, parts: &[(&Part, Vec<Claim>)]
         let reasons = verdict::reasons(figure.subject, &part.rows()).map_err(Error::msg)?;
         if !reasons.is_empty() {
             text += "\nWhat is missed, and by what:\n\n";
-            reasons.iter().for_each(|reason| text += &format!("- {reason}\n"));
+            reasons.iter().for_each(|reason| text += &item(reason));
         }
         if let Some(svg) = chart(figure.subject, &part.rows(), policies)? {
             // A machine may be a file.
@@ -108,6 +108,21 @@ fn chart(subject: Subject, rows: &[Row], policies: &[String]) -> Result<Option<S
     (!bars.is_empty()).then(|| draw(&bars)).transpose()
 }
 
+/// An item of a list, in lines of the length that pages have.
+fn item(text: &str) -> String {
+    const COLUMNS: usize = 100;
+    let (mut item, mut columns) = ("-".to_owned(), 1);
+    for word in text.split(' ') {
+        let len = word.chars().count() + 1;
+        if columns + len > COLUMNS {
+            (item, columns) = (item + "\n ", 1);
+        }
+        item = item + " " + word;
+        columns += len;
+    }
+    item + "\n"
+}
+
 /// The command that made it, without where its files lie.
 fn command(args: &ReproduceArgs) -> String {
     let mut command = format!("cargo pal reproduce {}", args.name.as_deref().unwrap_or_default());
@@ -130,4 +145,24 @@ fn command(args: &ReproduceArgs) -> String {
         let _ = write!(command, " --lab {lab}");
     }
     command
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn items_are_wrapped() {
+        let text = "−ab ".repeat(40);
+        let text = text.trim_end();
+        let item = item(text);
+        let lines: Vec<&str> = item.lines().collect();
+        assert!(
+            lines.len() == 2 && lines[0].starts_with("- −ab −ab") && lines[1].starts_with("  −ab"),
+            "{item}"
+        );
+        assert_eq!(lines[0].chars().count(), 97, "one more word would be 101 columns");
+        let words: Vec<&str> = item.split_whitespace().skip(1).collect();
+        assert_eq!(words.join(" "), text);
+    }
 }
