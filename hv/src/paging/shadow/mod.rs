@@ -208,6 +208,9 @@ pub struct Shadow<M: TableMemory, F: PteFormat> {
     /// Agile paging, while it is in force.
     agile: Option<agile::Agile>,
     agile_counts: AgileCounts,
+    /// Comparisons of nested pages so far. It goes on from one time of agile paging to the next: pages that are kept know the last one
+    /// that came to them.
+    syncs: u64,
     /// Pages that the guest has just unlinked.
     unlinked: Vec<PageId>,
     /// A root from which the guest has taken all entries of its user.
@@ -259,6 +262,7 @@ impl<M: TableMemory, F: PteFormat> Shadow<M, F> {
             invlpgs: 0,
             agile: None,
             agile_counts: AgileCounts::default(),
+            syncs: 0,
             unlinked,
             dying: None,
             leaf_cache: LeafCache::default(),

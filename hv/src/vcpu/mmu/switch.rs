@@ -166,12 +166,7 @@ fn switch_all_to_nested<V: Virt, M: HostMemory>(vcpu: &mut Vcpu<V>, vm: &Vm<V::N
     let is_first = before != Engine::Nested;
     switch_others(vcpu, vm, Engine::Nested);
     if let Some(shadow) = &mut *shadow {
-        // Pages of agile paging are not kept. With them half of the runs of programs failed under `switch=50,engines=all`. Why is
-        // not known: `--audit-shadow` finds no difference, and whatever makes changes slower lets runs pass.
         let _no_vcpu_runs_on_these_tables = shadow.end_agile();
-        if before == Engine::Agile {
-            let _nor_on_those = shadow.drop_everything();
-        }
     }
     if let (true, Some(memory), Some(shadow)) = (is_first, &mut memory, &*shadow) {
         memory.nested.start_dirty_log(shadow.tables());

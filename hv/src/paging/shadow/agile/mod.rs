@@ -19,6 +19,7 @@ mod sync;
 mod time;
 
 use super::fault::AddressSpace;
+use super::left_out::Step;
 use super::pool::PageId;
 use super::root::Recent;
 use super::shootdown::View;
@@ -101,8 +102,6 @@ pub(super) struct Agile {
     times: AgileTimes,
     /// Of the processor's physical addresses.
     physical_bits: u8,
-    /// Counts comparisons of nested pages.
-    epoch: u64,
     /// The oldest goes first.
     writes: Vec<moves::Writes>,
     spaces: Vec<Space>,
@@ -132,10 +131,12 @@ impl<M: TableMemory, F: PteFormat> Shadow<M, F> {
             agile.spaces.iter_mut().for_each(|space| space.may_be_nested = true);
             return TlbFlush::None;
         }
+        if self.left_out.is(Step::CountOn) {
+            self.syncs = 0;
+        }
         self.agile = Some(Agile {
             times,
             physical_bits,
-            epoch: 0,
             writes: Vec::with_capacity(MAX_WRITES),
             spaces: Vec::with_capacity(time::MAX_SPACES),
             next_look: 0,

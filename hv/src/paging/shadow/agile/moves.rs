@@ -294,9 +294,38 @@ mod tests {
             let _root = shadow.load(AddressSpace::new(p2m, &memory, &other));
             nest(shadow, &other);
             // The guest's flush has to find the nested page from this root.
+            assert!(shadow.code(Gva(0), true).is_some());
             write(4 * PAGE_SIZE, (6 * PAGE_SIZE) | 0x27);
             let _flush = shadow.flush_all(&memory);
-            assert!(shadow.code(Gva(0), false).is_none(), "nothing is left of the old entry");
+            assert!(shadow.code(Gva(0), true).is_none(), "nothing is left of the old entry");
+        });
+    }
+
+    #[test]
+    fn flushes_find_nested_pages_in_a_second_time_of_agile_paging_as_well() {
+        with_guest(|p2m, write, host, shadow| {
+            let memory = VmMemory::new(p2m, host);
+            let space = AddressSpace::new(p2m, &memory, &STATE);
+            // The upper pages are kept, and with them which comparison came to them last.
+            for flushes in [1, 2] {
+                let _none =
+                    shadow.begin_agile(AgileTimes { window: 10, timeout: 100, start: 0 }, 40, &memory);
+                let _root = shadow.load(space);
+                let fault = |shadow: &mut Shadow<_, _>| {
+                    let _filled = shadow.fault(space, PageFault::new(Gva(0), Access::READ));
+                    assert!(shadow.code(Gva(0), true).is_some());
+                };
+                fault(shadow);
+                let nest = |now| shadow.agile_write(p2m, Gpa(4 * PAGE_SIZE), now, false).is_some();
+                assert!((1..=2).any(nest));
+                for flush in 0..flushes {
+                    write(4 * PAGE_SIZE, ((5 + flushes + flush) * PAGE_SIZE) | 0x27);
+                    let _flush = shadow.flush_all(&memory);
+                    assert!(shadow.code(Gva(0), true).is_none(), "flush {flush} of {flushes}");
+                    fault(shadow);
+                }
+                let _reload = shadow.end_agile();
+            }
         });
     }
 

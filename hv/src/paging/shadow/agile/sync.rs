@@ -75,16 +75,16 @@ impl<M: TableMemory, F: PteFormat> Shadow<M, F> {
     /// Brings the nested pages that are reached from a page in step, those of level 1 too if `leaves`. Pages to which nothing leads
     /// any more are left to the caller: the present operation may be about to link one.
     pub(in super::super) fn sync_from(&mut self, memory: &impl GuestMemory, id: PageId, leaves: bool) {
-        let Some(agile) = &mut self.agile else { return };
-        agile.epoch += 1;
-        let epoch = agile.epoch;
-        self.sync_below(memory, id, epoch, leaves);
+        if self.agile.is_some() {
+            self.syncs += 1;
+            self.sync_below(memory, id, leaves);
+        }
     }
 
     /// As deep as there are levels; each page once.
-    fn sync_below(&mut self, memory: &impl GuestMemory, id: PageId, epoch: u64, leaves: bool) {
+    fn sync_below(&mut self, memory: &impl GuestMemory, id: PageId, leaves: bool) {
         let page = self.pool.page_mut(id);
-        let is_seen = core::mem::replace(&mut page.synced, epoch) == epoch;
+        let is_seen = core::mem::replace(&mut page.synced, self.syncs) == self.syncs;
         if is_seen || !page.nested && !page.nested_below {
             return;
         }
@@ -102,7 +102,7 @@ impl<M: TableMemory, F: PteFormat> Shadow<M, F> {
         while let Some(index) = self.pool.page(id).next_present(from) {
             from = index + 1;
             if let Some(child) = self.pool.child(id, index) {
-                self.sync_below(memory, child, epoch, leaves);
+                self.sync_below(memory, child, leaves);
             }
         }
     }

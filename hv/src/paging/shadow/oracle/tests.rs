@@ -135,6 +135,11 @@ fn an_engine_that_passes_over_nested_tables_is_found_out_by_accesses() {
     is_found_out(Omits::Engine(Step::CompareNestedLeaves), &[(FourLevel, 31)]);
 }
 
+#[test]
+fn an_engine_that_counts_comparisons_from_the_beginning_is_found_out_by_accesses() {
+    is_found_out(Omits::Engine(Step::CountOn), &[(FourLevel, 0)]);
+}
+
 /// A global translation stays over a load of CR3, but not over a change of engines.
 #[test]
 fn a_change_between_kinds_of_shadow_tables_leaves_no_global_translation() {
