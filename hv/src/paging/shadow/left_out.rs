@@ -15,8 +15,6 @@ pub enum Step {
     CompareNestedLeaves,
     /// Agile paging: a nested table that becomes shadowed is compared with what was filled.
     CompareShadowed,
-    /// Agile paging: a second time counts its comparisons on, and not from the beginning.
-    CountOn,
     /// A page that was left alone when the guest came back from nested tables is compared when it is linked.
     CompareDeferred,
 }

@@ -19,7 +19,6 @@ mod sync;
 mod time;
 
 use super::fault::AddressSpace;
-use super::left_out::Step;
 use super::pool::PageId;
 use super::root::Recent;
 use super::shootdown::View;
@@ -130,9 +129,6 @@ impl<M: TableMemory, F: PteFormat> Shadow<M, F> {
             (agile.next_look, agile.is_compared) = (0, false);
             agile.spaces.iter_mut().for_each(|space| space.may_be_nested = true);
             return TlbFlush::None;
-        }
-        if self.left_out.is(Step::CountOn) {
-            self.syncs = 0;
         }
         self.agile = Some(Agile {
             times,

@@ -109,7 +109,11 @@ impl<F: Modelled> Oracle<'_, F> {
             0 => Policy::Fixed(Engine::Nested),
             1 => Policy::Fixed(Engine::Shadow),
             4 | 5 => Policy::Fixed(Engine::Agile),
-            2 => Policy::new(Mode::Switch(NonZeroU32::MIN.saturating_add(random.draw() as u32 % 50))),
+            2 => {
+                let exits = NonZeroU32::MIN.saturating_add(random.draw() as u32 % 50);
+                // All engines in turn: agile paging for short times, with what is kept of the last one.
+                Policy::new(if random.once_in(2) { Mode::SwitchAll(exits) } else { Mode::Switch(exits) })
+            }
             _ => Policy::Wild(random.draw()),
         };
         self.log(|| format!("    {policy:?}"));
