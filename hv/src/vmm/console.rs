@@ -220,19 +220,25 @@ impl<P: Port> Console<P> {
         key
     }
 
-    /// The monitor is left: what is typed is for the guest again, and so is what the monitor has not taken.
+    /// The monitor is left: what is typed is for the guest again, and so is what the monitor has not taken, as far as the escape key
+    /// has not requested the monitor again. The VCPU of a guest that was just resumed may have taken that out of the port.
     pub fn leave_monitor(&self) {
         let mut state = self.state.lock();
-        state.at_monitor = false;
         while let Some(byte) = state.behind.pop_front() {
             state.port.finish(byte);
         }
+        state.at_monitor = false;
         while let Some(key) = state.keys.pop_front() {
-            if let Key::Byte(byte) = key {
-                let _there_may_be_no_room = state.input.push_back(byte);
+            match key {
+                Key::Byte(byte) => _ = state.input.push_back(byte),
+                Key::Monitor => {
+                    // The keys behind it stay for the next session.
+                    state.at_monitor = true;
+                    break;
+                }
             }
         }
-        self.monitor_wanted.store(false, Ordering::Relaxed);
+        self.monitor_wanted.store(state.at_monitor, Ordering::Relaxed);
     }
 }
 
@@ -339,6 +345,24 @@ mod tests {
         assert!(console.drain());
         console.state.lock().port.typed.push_back(b'y');
         assert_eq!((console.read(1), console.read(1)), (Some(b'w'), Some(b'y')));
+    }
+
+    #[test]
+    fn a_request_that_comes_while_the_monitor_is_left_is_not_lost() {
+        let console = console(b"\x01p", 0);
+        console.drain();
+        console.enter_monitor();
+        console.state.lock().port.typed.extend(b"gg\x01phelp");
+        // The guest that runs again looks for input before the monitor is left.
+        assert_eq!(console.read(1), None);
+        console.leave_monitor();
+        assert!(console.wants_monitor());
+        console.enter_monitor();
+        let keys: Vec<Key> = core::iter::from_fn(|| console.key()).collect();
+        assert_eq!(keys, b"help".map(Key::Byte));
+        console.leave_monitor();
+        assert!(!console.wants_monitor() && console.drain());
+        assert_eq!([(); 3].map(|()| console.read(1)), [Some(b'g'), Some(b'g'), None]);
     }
 
     #[test]
