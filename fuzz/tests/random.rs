@@ -12,7 +12,7 @@ use std::{
 use fuzz_targets::{TARGETS, Target};
 
 /// Inputs of each target.
-const INPUTS: u64 = 192;
+const INPUTS: u64 = 96;
 /// Bytes of an input at most, as for libFuzzer.
 const MOST: u64 = 4096;
 

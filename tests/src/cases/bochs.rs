@@ -28,10 +28,10 @@ pub const CASES: &[Case] = &[
     // `--full`. Nested paging leaves the guest's tables to the processor, so that there is less to find. The RTC's seconds are seconds of
     // Bochs' time, too, and the device is the same with each kind of tables.
     only("bochs-vtx", "the long-mode kit with the torture, shadow", |c| {
-        kit(c, "shadow all thin=24", &["--mode", "shadow"])
+        kit(c, "shadow all thin=48", &["--mode", "shadow"])
     }),
     only("bochs-vtx", "torture: page tables, switch=7", |c| {
-        kit(c, "torture exits thin=24", &["--mode", "switch=7"])
+        kit(c, "torture exits thin=32", &["--mode", "switch=7"])
     }),
     only("bochs-vtx", "torture: page tables, agile paging", |c| {
         kit(c, "torture exits thin=64", &["--mode", AGILE])
@@ -41,7 +41,7 @@ pub const CASES: &[Case] = &[
     })
     .at_length(),
     only("bochs-vtx", "the long-mode kit with the torture, nested", |c| {
-        kit(c, "all thin=32 -timers.rtc", &["--mode", "nested"])
+        kit(c, "all thin=48 -timers.rtc", &["--mode", "nested"])
     }),
     only("bochs-vtx", "the whole torture, shadow", |c| kit(c, "shadow torture", &["--mode", "shadow"]))
         .at_length(),

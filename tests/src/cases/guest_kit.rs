@@ -7,7 +7,7 @@ use super::{Case, SHADOW, boot::read_stats, only, records, virtio::ext4};
 use crate::{context::Context, pty::Person};
 
 pub const CASES: &[Case] = &[
-    only("qemu-svm", "guest kit: page faults are counted and sampled", counts).also(SHADOW),
+    only("qemu-svm", "guest kit: page faults are counted and sampled", counts).more(SHADOW),
     only("qemu-svm", "guest kit: slab caches are put into regions", slabs).more(SHADOW),
     only("qemu-svm", "guest kit: programs have objects in regions", programs).more(SHADOW),
     only("qemu-svm", "guest kit: programs misuse its device", misuse).more(SHADOW),

@@ -53,7 +53,7 @@ const HOSTILE_VCPUS: u64 = 4;
 /// Linux gets at least this percentage of the time that is due to it.
 const LEAST_PERCENT: u64 = 80;
 /// Linux computes for this many seconds without the hostile guest,
-const ALONE: u64 = 3;
+const ALONE: u64 = 2;
 /// and beside it does at least this percentage of the work that it then did in the same time of real processors. 67 % are due
 /// to it. The bound is lower because there may be fewer real processors than PCPUs: a PCPU that does not run then may have what
 /// others wait for, and they take time in which nothing is done; the more so the more else the real processors do.
@@ -71,9 +71,9 @@ const NUDGE: &[u8] = b"\x01pvcpus\rrestart hostile\rquit\r";
 /// A busy machine may take this many times as long as the guest is meant to run, plus this time.
 const PATIENCE: (u32, Duration) = (10, Duration::from_secs(900));
 
-/// Five seconds of the guests' time: each VCPU runs for some hundred time slices.
+/// Three seconds of the guests' time: each VCPU runs for many time slices.
 fn short(context: &Context) -> Result<()> {
-    isolation(context, 5, 1)
+    isolation(context, 3, 1)
 }
 
 /// For `ISOLATION_MINUTES` minutes, or 30, with the seed `ISOLATION_SEED`, or one of the clock's.

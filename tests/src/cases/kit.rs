@@ -24,7 +24,7 @@ pub const CASES: &[Case] = &[
     both("reset by port 0xcf9", reset_cf9).also(SHADOW),
     both("a kernel that halts for good", halt).also(SHADOW),
     both("a spinning kernel ends with the time limit", spin),
-    both("a kernel that floods the console ends with the time limit", flood).also(SHADOW),
+    both("a kernel that floods the console ends with the time limit", flood).more(SHADOW),
     only("qemu-svm", "holes in memory read as ones", open_bus).also(SHADOW),
     only("qemu-svm", "a jump to a hole", hole).also(SHADOW),
     only("qemu-svm", "unknown MSRs fault unless permitted", msr).also(SHADOW),

@@ -11,9 +11,9 @@ pub const CASES: &[Case] = &[
     only("qemu-svm", "an ISO image boots on BIOS", iso_bios),
     only("qemu-svm", "an ISO image boots on UEFI", iso_uefi),
     only("qemu-svm", "an ISO image boots from a USB stick on BIOS", iso_stick_bios).at_length(),
-    only("qemu-svm", "an ISO image boots from a USB stick on UEFI", iso_stick),
+    only("qemu-svm", "an ISO image boots from a USB stick on UEFI", iso_stick).at_length(),
     only("qemu-svm", "an ISO image boots a guest without the hypervisor", iso_native),
-    only("qemu-svm", "a USB image boots on BIOS", usb_bios),
+    only("qemu-svm", "a USB image boots on BIOS", usb_bios).at_length(),
     only("qemu-svm", "a USB image boots on UEFI", usb_uefi),
     only("bochs-vtx", "an ISO image boots from a CD", |c| {
         intel(c, "iso", "type=cdrom, status=inserted", "cdrom")

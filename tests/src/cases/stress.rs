@@ -39,7 +39,7 @@ cases! {
     "native", "alone", []: "4-level" AMD64 at_length, "2-level" I686 at_length, "PAE" PAE at_length;
     "qemu-svm", "nested", ["--mode", "nested"]: "4-level" AMD64, "2-level" I686 at_length, "PAE" PAE at_length;
     "qemu-svm", "shadow", ["--mode", "shadow"]: "4-level" AMD64, "2-level" I686 at_length, "PAE" PAE at_length;
-    "qemu-svm", "switch=1", ["--mode", "switch=1"]: "4-level" AMD64, "2-level" I686 at_length, "PAE" PAE;
+    "qemu-svm", "switch=1", ["--mode", "switch=1"]: "4-level" AMD64 at_length, "2-level" I686 at_length, "PAE" PAE;
     "qemu-svm", "switch=7", ["--mode", "switch=7"]: "4-level" AMD64 at_length, "2-level" I686 at_length, "PAE" PAE at_length;
     "qemu-svm", "switch=100", ["--mode", "switch=100"]: "4-level" AMD64 at_length, "2-level" I686, "PAE" PAE at_length;
     "qemu-svm", "agile", ["--mode", "agile,window_ms=50,timeout_ms=50,start_ms=20"]:

@@ -27,7 +27,7 @@ cases! {
     "switch=1", "exits thin=4";
     "switch=7", "exits thin=4";
     "switch=100", "exits thin=4";
-    "agile,window_ms=20,timeout_ms=20,start_ms=5", "";
+    "agile,window_ms=20,timeout_ms=20,start_ms=5", "thin=2";
     "agile,machine=commodity,start_ms=2,window_ms=1,cost_milli=1,retry_ms=3", "exits thin=4";
     "switch=7,engines=all", "exits thin=4";
 }

@@ -11,10 +11,8 @@ use crate::context::Context;
 const MODES: &[&str] = &["shadow", "switch=50"];
 
 pub const CASES: &[Case] = &[
-    only("qemu-svm", "virtio: an ext4 root file system on a disk", root).also(MODES),
-    only("qemu-svm", "virtio: disks keep what is written, and their files stay", disks)
-        .also(SHADOW)
-        .more(&["switch=50"]),
+    only("qemu-svm", "virtio: an ext4 root file system on a disk", root).also(&["switch=50"]).more(SHADOW),
+    only("qemu-svm", "virtio: disks keep what is written, and their files stay", disks).more(MODES),
     only("qemu-svm", "virtio: disks without messages, with a line", lines),
     only("qemu-svm", "virtio: a disk of a 32-bit guest", |c| disks_32(c, "debian-686")),
     only("qemu-svm", "virtio: a disk of a guest with PAE tables", |c| disks_32(c, "debian-686-pae"))

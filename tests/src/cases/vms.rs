@@ -221,7 +221,7 @@ fn full(context: &Context) -> Result<()> {
     person
         .types("dd if=/dev/zero of=/dev/vda bs=64k; sync; dmesg | grep -q 'vda.*WRITE' && echo \"fu\"ll\r")?;
     person.sees("full")?;
-    person.types("sleep 5; echo \"li\"ves\r")?;
+    person.types("sleep 1; echo \"li\"ves\r")?;
     person.sees("lives")?;
     enter(&mut person)?;
     let least = free_frames(&mut person)?;
@@ -276,21 +276,21 @@ fn too_many_processors(context: &Context) -> Result<()> {
 /// what the other one waits for.
 fn network(context: &Context) -> Result<()> {
     const EXCHANGE: &str = ": > /received\n\
-         exchange() { (cat /sent; until [ $(wc -c < /received) -ge 1400000 ]; do sleep 1; done) | \
+         exchange() { (cat /sent; until [ $(wc -c < /received) -ge 280000 ]; do sleep 1; done) | \
          nc \"$@\" > /received; md5sum < /received; }\n";
     let config = context.file(
         "lan.toml",
         format!(
             "version = 1\n\
              [[vm]]\nname = \"client\"\nmemory_mib = 128\nnetworks = [\"lan\"]\n\
-             exec = '''\n{EXCHANGE}seq 200001 400000 > /sent\n\
+             exec = '''\n{EXCHANGE}seq 200001 240000 > /sent\n\
              ip addr add 10.0.0.2/24 dev eth0; ip link set eth0 up\n\
              until ping -c 1 -w 2 10.0.0.1 > /dev/null; do sleep 1; done\n\
              ping -c 3 -w 60 10.0.0.1 | grep -o '[0-9]* packets received'\n\
              exchange 10.0.0.1 5000\n\
              while ping -c 1 -w 2 10.0.0.1 > /dev/null; do sleep 1; done'''\n\
              [[vm]]\nname = \"server\"\nmemory_mib = 128\nnetworks = [\"lan\"]\n\
-             exec = '''\n{EXCHANGE}seq 400001 600000 > /sent\n\
+             exec = '''\n{EXCHANGE}seq 400001 440000 > /sent\n\
              exchange -l -p 5000 &\n\
              until grep -qs :1388 /proc/net/tcp /proc/net/tcp6; do sleep 0.1; done\n\
              ip addr add 10.0.0.1/24 dev eth0; ip link set eth0 up\n\
@@ -301,9 +301,9 @@ fn network(context: &Context) -> Result<()> {
     context
         .run(&["--config", &config, "--pcpus", "2", "--log-dir", &logs, "--timeout", "500"])?
         .status(0)?
-        .prints("3 packets received\nf598229c75c33b4c6da60f9b7076eb16  -\n")?;
+        .prints("3 packets received\n55579c89c51ab6cf9fdadf6753ae6afc  -\n")?;
     let server = log(context, "server")?;
-    ensure!(server.contains("f629d404b79f124dd9371cc5f2559ff3  -\n"), "{server}");
+    ensure!(server.contains("d082cd8c5ec70f55654a80d7a7d6de2c  -\n"), "{server}");
     Ok(())
 }
 

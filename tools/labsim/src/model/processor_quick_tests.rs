@@ -131,7 +131,7 @@ fn perform(processor: &mut Processor<Words>, is_quick: bool, step: &Step) {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(12))]
+    #![proptest_config(ProptestConfig::with_cases(6))]
 
     #[test]
     fn quick_ways_change_no_count(

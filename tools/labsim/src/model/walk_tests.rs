@@ -219,7 +219,7 @@ fn what_is_not_present_faults() {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(48))]
+    #![proptest_config(ProptestConfig::with_cases(24))]
 
     /// With any caches and any order of walks, a walk leads where one without caches does, and never costs more.
     #[test]
