@@ -8,7 +8,10 @@ use std::{
     env, fs,
     path::Path,
     process::{Command, Stdio},
-    sync::Mutex,
+    sync::{
+        Mutex,
+        atomic::{AtomicUsize, Ordering::Relaxed},
+    },
     thread,
     time::{Duration, Instant},
 };
@@ -20,10 +23,12 @@ use crate::{Context, Kits, Run, cases::person::children};
 
 /// How many of the most expensive cases are listed at the end.
 const MOST_EXPENSIVE: usize = 10;
+/// For this long processors are watched before another case begins beside others.
+const SETTLE: Duration = Duration::from_millis(150);
 /// What a case's process prints last.
 const COST: &str = "cost ";
 
-/// Cases at a time. A guest waits for about a third of its run: for its own clock, for time limits, for what is typed.
+/// Cases at a time, at most. A guest waits for about a third of its run: for its own clock, for time limits, for what is typed.
 pub fn jobs() -> usize {
     let processors = thread::available_parallelism().map_or(1, usize::from);
     processors + processors.div_ceil(2)
@@ -79,15 +84,45 @@ fn reap() {
     }
 }
 
-/// Runs the cases of these names, `jobs` at a time in their order; how many failed.
+/// The next of the cases, when a processor has time for it, or nothing else runs. More processes than processors take longer
+/// together than one after the other: the processors of an emulated machine wait for each other in loops.
+fn next(queue: &Mutex<VecDeque<String>>, running: &AtomicUsize) -> Option<String> {
+    // One case at a time begins, so that the next one sees what it uses.
+    let mut queue = queue.lock().expect("no thread panics with the lock");
+    while !queue.is_empty() && running.load(Relaxed) > 0 && !has_idle_processor(SETTLE) {}
+    let name = queue.pop_front()?;
+    running.fetch_add(1, Relaxed);
+    Some(name)
+}
+
+/// Whether all processors together were idle for more than half of this time, which passes meanwhile. True where that is not known.
+fn has_idle_processor(time: Duration) -> bool {
+    let before = idle_time();
+    thread::sleep(time);
+    let idle = before.zip(idle_time()).map(|(before, after)| after.saturating_sub(before));
+    idle.is_none_or(|idle| idle > time / 2)
+}
+
+/// For how long processors have been idle, all together, in proc_stat(5).
+fn idle_time() -> Option<Duration> {
+    let stat = fs::read_to_string("/proc/stat").ok()?;
+    // User, nice, system, idle, waiting for a device.
+    let of_all = stat.lines().next()?.split_whitespace().skip(4).take(2);
+    let ticks: u64 = of_all.map(|ticks| ticks.parse::<u64>().ok()).sum::<Option<u64>>()?;
+    Some(Duration::from_millis(ticks * 1000 / rustix::param::clock_ticks_per_second()))
+}
+
+/// Runs the cases of these names in their order, up to `jobs` at a time; how many failed.
 pub fn run_all(names: VecDeque<String>, places: &Places, jobs: usize) -> Result<usize> {
     let start = Instant::now();
     let queue = Mutex::new(names);
+    let running = AtomicUsize::new(0);
     let reports = Mutex::new(Vec::new());
     let work = || -> Result<()> {
-        while let Some(name) = { queue.lock().expect("no thread panics with the lock").pop_front() } {
-            let report = run_one(name, places)?;
-            reports.lock().expect("no thread panics with the lock").push(report);
+        while let Some(name) = next(&queue, &running) {
+            let report = run_one(name, places);
+            running.fetch_sub(1, Relaxed);
+            reports.lock().expect("no thread panics with the lock").push(report?);
         }
         Ok(())
     };
