@@ -62,7 +62,7 @@ const TWO: &[&str] = &["--mode", "switch=50", "--pcpus", "2", "--vcpus", "2"];
 fn processes(context: &Context) -> Result<()> {
     let report = context.path("report.json");
     let lab = ["--lab", "westmere-x5660", "--lab-check", "all", "--lab-report", &report];
-    let work = "for n in 1 2 3 4; do seq 1000 | md5sum & (x=1); seq 1000 | md5sum; wait; done | sort -u";
+    let work = "for n in 1 2; do seq 1000 | md5sum & (x=1); seq 1000 | md5sum; wait; done | sort -u";
     let run = context.run(&[&lab[..], TWO, TRANSLATIONS, FROM_SESSION, &["--exec", work]].concat())?;
     run.status(0)?.prints("53d025127ae99ab79e8502aae2d9bea6  -\n")?;
     compared(&report, 5_000_000).map(drop)
