@@ -16,7 +16,7 @@ pub const CASES: &[Case] = &[
     only("qemu-svm", "compare: two static modes by a sweep, and again from the files", compares),
     only("qemu-svm", "compare: wrong names and files", refused),
     only("qemu-svm", "reproduce: a figure says what its cells say", reproduces),
-    only("qemu-svm", "workload: a program of Debian's", program),
+    only("qemu-svm", "workload: a program of Debian's", program).at_length(),
 ];
 
 /// A workload that changes page tables takes shadow paging longer, and comes to the same. One cell is run alone, the other one and

@@ -2,7 +2,7 @@
 
 use anyhow::Result;
 
-use super::{Case, SHADOW, both, only};
+use super::{Case, SHADOW, both, hypervisor, only};
 use crate::context::Context;
 
 pub const CASES: &[Case] = &[
@@ -20,11 +20,11 @@ pub const CASES: &[Case] = &[
     both("real mode and back", real_mode).also(SHADOW),
     both("console input to a kernel that polls", echo).also(SHADOW),
     both("triple fault", triple_fault).also(SHADOW),
-    both("reset by the keyboard controller", reset),
-    both("reset by port 0xcf9", reset_cf9).also(SHADOW),
+    hypervisor("reset by the keyboard controller", reset),
+    hypervisor("reset by port 0xcf9", reset_cf9).also(SHADOW),
     both("a kernel that halts for good", halt).also(SHADOW),
-    both("a spinning kernel ends with the time limit", spin),
-    both("a kernel that floods the console ends with the time limit", flood).more(SHADOW),
+    hypervisor("a spinning kernel ends with the time limit", spin),
+    hypervisor("a kernel that floods the console ends with the time limit", flood).more(SHADOW),
     only("qemu-svm", "holes in memory read as ones", open_bus).also(SHADOW),
     only("qemu-svm", "a jump to a hole", hole).also(SHADOW),
     only("qemu-svm", "unknown MSRs fault unless permitted", msr).also(SHADOW),

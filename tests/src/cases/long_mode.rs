@@ -6,7 +6,7 @@ use anyhow::{Result, ensure};
 use serde_json::Value;
 
 use super::boot::read_stats;
-use super::{Case, SHADOW, both, only};
+use super::{Case, SHADOW, both, hypervisor, only};
 use crate::context::Context;
 
 pub const CASES: &[Case] = &[
@@ -39,7 +39,7 @@ pub const CASES: &[Case] = &[
     only("qemu-svm", "a jump to a device", jump_to_device).also(SHADOW),
     only("qemu-svm", "a stack where there is no memory", stack_in_hole).also(SHADOW),
     only("qemu-svm", "an instruction on a device that is not emulated", unknown_instruction).also(SHADOW),
-    both("half a megabyte of console output", flood).more(SHADOW),
+    hypervisor("half a megabyte of console output", flood).more(SHADOW),
     both("megabytes to a port", flood_port),
     only("qemu-svm", "an interrupt storm ends with the time limit", storm),
 ];

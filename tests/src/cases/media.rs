@@ -20,7 +20,7 @@ pub const CASES: &[Case] = &[
     }),
     only("bochs-vtx", "an ISO image boots from a disk", |c| intel(c, "iso", "type=disk, mode=flat", "disk")),
     only("bochs-vtx", "a USB image boots from a disk", |c| intel(c, "usb", "type=disk, mode=flat", "disk")),
-    only("qemu-svm", "iPXE boots from the network on BIOS", net_bios),
+    only("qemu-svm", "iPXE boots from the network on BIOS", net_bios).at_length(),
     only("qemu-svm", "iPXE boots from the network on UEFI", net_uefi),
     only("qemu-svm", "the loader boots from the network on BIOS without the script", net_bios_loader),
     only("qemu-svm", "the loader boots from the network on UEFI without iPXE", net_uefi_loader),

@@ -36,11 +36,11 @@ fn beside(context: &Context) -> Result<()> {
     ask(&mut person, "console shell", &["shell gets the console"])?;
     leave(&mut person, "shell resumed")?;
     person.sees("guest:")?;
-    // How often it looks at the clock in six seconds, how often others ran between two looks, and for how long in all, in hundredths.
+    // How often it looks at the clock in four seconds, how often others ran between two looks, and for how long in all, in hundredths.
     person.types("up() { read up rest < /proc/uptime; up=${up%.*}${up#*.}; }\r")?;
     person.sees("guest:")?;
     person.types(
-        "w() { n=0; gaps=0; waited=0; up; last=$up; end=$((last + 600)); while up; [ $up -lt $end ]; do \
+        "w() { n=0; gaps=0; waited=0; up; last=$up; end=$((last + 400)); while up; [ $up -lt $end ]; do \
          n=$((n + 1)); d=$((up - last)); last=$up; \
          [ $d -gt 2 ] && gaps=$((gaps + 1)) && waited=$((waited + d)); done; echo \"co\"unt $n $gaps $waited is; }\r",
     )?;
