@@ -33,6 +33,8 @@ mod state;
 pub mod store;
 #[cfg(test)]
 mod tests;
+#[cfg(test)]
+mod traced;
 
 use alloc::boxed::Box;
 use alloc::vec::Vec;

@@ -76,12 +76,12 @@ impl<P: Pages> AccessBits for Bits<'_, P> {
     }
 }
 
-/// While slots are free no page is evicted.
+/// While slots are free no page is evicted, and bits stay where they are: a policy that asks for some finds them when it evicts.
 struct NoBits;
 
 impl AccessBits for NoBits {
     fn take(&mut self, _: Slot) -> bool {
-        true
+        false
     }
 }
 
