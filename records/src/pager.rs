@@ -1,4 +1,4 @@
-//! What an overcommitted VM has in frames and compressed at a moment, and what went out and came in. Counts are sums since the VM was
+//! What an overcommitted VM has in frames, compressed and on a disk at a moment, and what went out and came in. Counts are sums since the VM was
 //! made; a reader subtracts two of them.
 //!
 //! A record has one size, whatever the guest does. Other VMs have none.
@@ -8,8 +8,17 @@ use crate::{halves, head, joined, parse_head};
 /// The kind of a record.
 pub const KIND: u8 = 9;
 /// What is counted; keys of JSON objects.
-pub const COUNTS: [&str; 6] =
-    ["faults", "refaults", "came_in", "went_out", "compressed_from", "compressed_to"];
+pub const COUNTS: [&str; 9] = [
+    "faults",
+    "refaults",
+    "came_in",
+    "went_out",
+    "compressed_from",
+    "compressed_to",
+    "from_disk",
+    "disk_reads",
+    "disk_writes",
+];
 
 /// The record. Pages and frames have 4 KiB.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -30,6 +39,8 @@ pub struct Pager {
     pub store: u32,
     /// Those that it may take.
     pub store_limit: u32,
+    /// Pages on the disk for evicted ones.
+    pub on_disk: u32,
     /// The sums, in the order of [`COUNTS`].
     pub counts: [u64; COUNTS.len()],
 }
@@ -47,7 +58,7 @@ impl Pager {
             self.tsc,
             joined(self.resident, self.resident_limit),
             joined(self.stored, self.store),
-            self.store_limit.into(),
+            joined(self.store_limit, self.on_disk),
         ];
         let mut record = [0; WORDS];
         record.iter_mut().zip(fixed.into_iter().chain(self.counts)).for_each(|(to, word)| *to = word);
@@ -58,8 +69,9 @@ impl Pager {
     pub fn read(record: &[u64]) -> Option<Pager> {
         let (kind, words, more) = parse_head(*record.first()?);
         let all = record.get(..words).filter(|_| kind == KIND)?;
-        let [_, time_ns, tsc, pages, store, store_limit, counts @ ..] = *all.first_chunk::<WORDS>()?;
+        let [_, time_ns, tsc, pages, store, more_pages, counts @ ..] = *all.first_chunk::<WORDS>()?;
         let ((resident, resident_limit), (stored, store)) = (halves(pages), halves(store));
+        let (store_limit, on_disk) = halves(more_pages);
         Some(Pager {
             vm: more as u8,
             time_ns,
@@ -68,7 +80,8 @@ impl Pager {
             resident_limit,
             stored,
             store,
-            store_limit: store_limit as u32,
+            store_limit,
+            on_disk,
             counts,
         })
     }
@@ -82,10 +95,11 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_is_written_is_read(vm: u8, frames: [u32; 5], numbers: [u64; 8]) {
-            let [resident, resident_limit, stored, store, store_limit] = frames;
+        fn what_is_written_is_read(vm: u8, frames: [u32; 6], numbers: [u64; 11]) {
+            let [resident, resident_limit, stored, store, store_limit, on_disk] = frames;
             let [time_ns, tsc, counts @ ..] = numbers;
-            let pager = Pager { vm, time_ns, tsc, resident, resident_limit, stored, store, store_limit, counts };
+            let pager =
+                Pager { vm, time_ns, tsc, resident, resident_limit, stored, store, store_limit, on_disk, counts };
             let record = pager.write();
             prop_assert_eq!(Pager::read(&record), Some(pager));
             prop_assert_eq!(Pager::read(&record[..WORDS - 1]), None);

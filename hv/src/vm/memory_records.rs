@@ -65,7 +65,7 @@ impl<F: PteFormat<Attr = NestedAttr>, M: HostMemory> Vm<F, M> {
         })
     }
 
-    /// What it has in frames and compressed now, without a time.
+    /// What it has in frames, compressed and on the disk now, without a time.
     pub fn pager_record(&self) -> Option<records::pager::Pager> {
         let pager = self.pager.as_ref()?;
         let (now, budget) = (pager.counts(), pager.budget());
@@ -76,6 +76,7 @@ impl<F: PteFormat<Attr = NestedAttr>, M: HostMemory> Vm<F, M> {
             stored: pages(now.stored),
             store: pages(now.store_frames),
             store_limit: budget.store,
+            on_disk: pages(now.on_disk),
             counts: [
                 now.faults,
                 now.refaults,
@@ -83,6 +84,9 @@ impl<F: PteFormat<Attr = NestedAttr>, M: HostMemory> Vm<F, M> {
                 now.went_out,
                 now.compressed_from,
                 now.compressed_to,
+                now.from_disk,
+                now.disk_reads,
+                now.disk_writes,
             ],
             ..records::pager::Pager::default()
         })

@@ -50,13 +50,30 @@ fn third(context: &Context) -> Result<()> {
 
 /// Little memory for compressed pages: much of what is evicted goes on to the disk, and comes back from there.
 fn on_disk(context: &Context) -> Result<()> {
-    let stats = stress(context, &["1", "1"], &["--host-mem", "80", "--page-disk", "128"])?;
+    let samples = context.path("samples.jsonl");
+    let machine = ["--host-mem", "80", "--page-disk", "128", "--samples", &samples];
+    let stats = stress(context, &["1", "1"], &machine)?;
     let pager = &stats["guests"][0]["paging"]["pager"];
     let counted = |name: &str| pager[name].as_u64().unwrap_or(0);
     ensure!(counted("disk_writes") > 100 && counted("disk_reads") > 100, "{stats}");
     ensure!(counted("from_disk") > counted("refaults") / 4 && counted("on_disk") > 0, "{stats}");
     // A run at a time.
     ensure!(2 * counted("disk_reads") < counted("from_disk"), "{stats}");
+    // Samples and the report tell the same.
+    let text = fs::read_to_string(&samples)?;
+    let lines: Vec<Value> = text
+        .lines()
+        .filter(|line| line.contains("\"t\":\"pager\""))
+        .map(serde_json::from_str)
+        .collect::<Result<_, _>>()?;
+    let sum = |key: &str| lines.iter().filter_map(|line| line[key].as_u64()).sum::<u64>();
+    ensure!(lines.last().is_some_and(|last| last["on_disk"] == pager["on_disk"]), "{pager}");
+    ensure!(["from_disk", "disk_reads", "disk_writes"].iter().all(|key| sum(key) == counted(key)), "{pager}");
+    let page = context.path("page.html");
+    context.pal(["report", &samples, "-o", &page], None)?.status(0)?;
+    let said =
+        format!("pages that came back from there {}, by {} reads", sum("from_disk"), sum("disk_reads"));
+    ensure!(fs::read_to_string(&page)?.contains(&said), "no {said:?} in the report");
     Ok(())
 }
 

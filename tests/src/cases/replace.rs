@@ -25,7 +25,8 @@ fn recorded(context: &Context) -> Result<()> {
     context.run(&refused)?.status(2)?.says("--lab-model count")?;
     let (pages, times) = LOOP;
     let command = format!("dd if=/dev/zero of=/dev/null bs={} count={times}", pages << 12);
-    let files = ["--page-trace", &trace, "--lab-report", &report, "--exec", &command];
+    let samples = context.path("samples.jsonl");
+    let files = ["--page-trace", &trace, "--lab-report", &report, "--samples", &samples, "--exec", &command];
     context.run(&[&lab[..], &files].concat())?.status(0)?.says(" accesses in ")?;
     let report: Value = serde_json::from_str(&fs::read_to_string(&report)?)?;
     let references = report["page_trace"]["references"].as_u64().context("no references")?;
@@ -51,6 +52,14 @@ fn recorded(context: &Context) -> Result<()> {
     let &[lru, lru_all, opt, opt_all] = &faults[..] else { bail!("{document}") };
     ensure!(lru > pages * times && opt < lru / 3 * 2, "{document}");
     ensure!(lru_all == opt_all && lru_all < pages * 8, "{document}");
+    let page = context.path("page.html");
+    context.pal(["report", &samples, "--miss-ratios", &json, "-o", &page], None)?.status(0)?;
+    let html = fs::read_to_string(&page)?;
+    ensure!(html.contains("id=\"misses\"") && html.contains("<th>opt</th>"), "no miss ratios in the report");
+    context
+        .pal(["report", &samples, "--miss-ratios", &report, "-o", &page], None)?
+        .status(2)?
+        .says("pal replace")?;
     Ok(())
 }
 

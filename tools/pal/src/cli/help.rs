@@ -250,10 +250,12 @@ Examples:
   cargo pal report nested.jsonl       report.html
   cargo pal report nested.jsonl shadow.jsonl -o both.html
                                       two runs beside each other
+  cargo pal report nested.jsonl --miss-ratios pages.json
+                                      with what pal replace --json wrote
 
 The page holds all that it needs: it can be sent and opened anywhere, without a network.
 
-Exit status: 0; 2 for a file that has no samples, and where the page cannot be written.";
+Exit status: 0; 2 for a file that has no samples, or no miss ratios, and where the page cannot be written.";
 
 /// Of `pal train`.
 pub const TRAIN: &str = "\

@@ -293,6 +293,14 @@ const ALONE: &str = "<style>svg{--ink:#222;--grid:#bbb;--s0:#111;--s1:#1f77b4;--
 /// # Errors
 /// The library cannot draw it.
 pub fn curves(curves: &[(String, Vec<(f64, f64)>)], below: &str, beside: &str) -> Result<String> {
+    alone(&curves_within(curves, below, beside)?)
+}
+
+/// The same within a page, whose style sheet has the colours.
+///
+/// # Errors
+/// The library cannot draw it.
+pub fn curves_within(curves: &[(String, Vec<(f64, f64)>)], below: &str, beside: &str) -> Result<String> {
     let points = || curves.iter().flat_map(|(_, points)| points);
     let end = points().map(|point| point.0).fold(1.0, f64::max);
     let begin = points().map(|point| point.0).fold(end, f64::min).min(end - 1.0);
@@ -316,8 +324,7 @@ pub fn curves(curves: &[(String, Vec<(f64, f64)>)], below: &str, beside: &str) -
         }
         Ok([x.start, x.end, y.start, y.end])
     };
-    let (svg, _) = draw((WIDTH, 2 * HEIGHT), body)?;
-    alone(&svg)
+    Ok(draw((WIDTH, 2 * HEIGHT), body)?.0)
 }
 
 /// A drawing as a file of its own.

@@ -6,6 +6,7 @@
 pub mod chart;
 pub mod figures;
 mod heat;
+mod misses;
 pub mod page;
 mod regions;
 mod tiers;
@@ -28,6 +29,9 @@ pub struct ReportArgs {
     /// Files of samples (`cargo pal run --samples FILE`)
     #[arg(required = true, value_name = "RUN")]
     pub runs: Vec<PathBuf>,
+    /// Miss ratios of traces to show as well (`cargo pal replace --json FILE`)
+    #[arg(long, value_name = "FILE")]
+    pub miss_ratios: Vec<PathBuf>,
     /// The page
     #[arg(short, long, value_name = "FILE", default_value = "report.html")]
     pub output: PathBuf,
@@ -43,7 +47,9 @@ pub fn run(args: &ReportArgs, ui: &Ui) -> Result<u8> {
     for run in runs.iter().filter(|run| run.end.is_none() || run.broken + run.later > 0) {
         ui.warn(&format!("{}: {}", run.name, run.ending()));
     }
-    let page = page::page(&runs)?;
+    let misses = args.miss_ratios.iter().map(|path| misses::Misses::open(path));
+    let misses = misses.collect::<Result<Vec<_>, _>>()?;
+    let page = page::page_with(&runs, &misses)?;
     let output = args.output.display();
     fs::write(&args.output, page)
         .map_err(|error| Usage::new(format!("--output {output}: {error}; choose another place")))?;

@@ -11,6 +11,7 @@ use serde_json::{Map, Value, json};
 use super::{
     chart::{self, COLOURS, Stretch},
     figures::{self, FIGURES, Figure, Series, TOTALS},
+    misses::{self, Misses},
     regions, tiers,
 };
 use crate::{
@@ -32,6 +33,14 @@ pub fn escape(text: &str) -> String {
 /// # Errors
 /// A chart cannot be drawn.
 pub fn page(runs: &[Run]) -> Result<String> {
+    page_with(runs, &[])
+}
+
+/// The same with miss ratios of traces.
+///
+/// # Errors
+/// A chart cannot be drawn.
+pub fn page_with(runs: &[Run], misses: &[Misses]) -> Result<String> {
     let all = figures::series(runs);
     let ends = all.iter().filter_map(|series| series.samples.last()).map(|last| last.machine_ns);
     let end = (ends.max().unwrap_or(0) as f64 / 1e9).max(1e-3);
@@ -53,6 +62,7 @@ pub fn page(runs: &[Run]) -> Result<String> {
     let _ = write!(html, "<figure>{}</figure>", chart::modes(&rows, end)?);
     html += &regions::section(&all, end)?;
     html += &tiers::section(&all, end)?;
+    html += &misses::section(misses)?;
     let mut data = Vec::new();
     for figure in &FIGURES {
         html += &chart_of(figure, &all, end, &mut data)?;
@@ -61,7 +71,8 @@ pub fn page(runs: &[Run]) -> Result<String> {
     html += &reasons(&all);
     html += "<h2>What ran</h2>";
     runs.iter().for_each(|run| html += &about(run));
-    let data = json!({ "series": data_of(&all), "figures": data, "end": end });
+    let data =
+        json!({ "series": data_of(&all), "figures": data, "end": end, "miss_ratios": misses::data(misses) });
     // `<` would end the element.
     let data = data.to_string().replace('<', "\\u003c");
     let _ = write!(

@@ -92,13 +92,18 @@ const FAST: [Part<Tiers>; 4] = [
 ];
 const MOVES: [Part<Tiers>; 2] =
     [("pages moved in", |it| it.moved_in), ("pages moved out", |it| it.moved_out)];
-const EVICTED: [Part<Pager>; 3] =
-    [("in frames", |it| it.resident), ("evicted", |it| it.stored), ("compressed", |it| it.store)];
-const FAULTS: [Part<Pager>; 4] = [
+const EVICTED: [Part<Pager>; 4] = [
+    ("in frames", |it| it.resident),
+    ("compressed", |it| it.stored),
+    ("frames for these", |it| it.store),
+    ("on the disk", |it| it.on_disk),
+];
+const FAULTS: [Part<Pager>; 5] = [
     ("faults", |it| it.faults),
     ("refaults", |it| it.refaults),
     ("pages came in", |it| it.came_in),
     ("pages went out", |it| it.went_out),
+    ("pages came from the disk", |it| it.from_disk),
 ];
 
 fn sum<T>(all: &[&T], part: fn(&T) -> u64) -> u64 {
@@ -142,6 +147,19 @@ fn states(all: &[&Tiers]) -> String {
     if text.is_empty() { text } else { format!(" E-state:{}.", text.trim_end_matches(';')) }
 }
 
+/// What the disk for evicted pages has, in words; nothing where none was used.
+fn disk(all: &[&Pager]) -> String {
+    let (back, writes) = (sum(all, |it| it.from_disk), sum(all, |it| it.disk_writes));
+    match all.last() {
+        Some(last) if back + writes > 0 || last.on_disk > 0 => format!(
+            " On the disk {:.1} MiB; pages that came back from there {back}, by {} reads; writes {writes}.",
+            last.on_disk as f64 / f64::from(1 << 20),
+            sum(all, |it| it.disk_reads)
+        ),
+        _ => String::new(),
+    }
+}
+
 /// What is to be said of the fast memory of all series, and of what was evicted; nothing if they have none.
 ///
 /// # Errors
@@ -179,12 +197,13 @@ pub fn section(all: &[Series<'_>], end: f64) -> Result<String> {
         }
         let _ = write!(
             html,
-            "<h3>{}</h3><p>At the end {:.1} of {:.1} MiB in frames; faults {}, of them to pages that had been evicted {}.</p>",
+            "<h3>{}</h3><p>At the end {:.1} of {:.1} MiB in frames; faults {}, of them to pages that had been evicted {}.{}</p>",
             escape(&series.name),
             last.resident as f64 / f64::from(1 << 20),
             last.resident_limit as f64 / f64::from(1 << 20),
             sum(&seen, |it| it.faults),
-            sum(&seen, |it| it.refaults)
+            sum(&seen, |it| it.refaults),
+            disk(&seen)
         );
         html += &figure(&seen, &EVICTED, Shows::Size, end)?;
         html += &figure(&seen, &FAULTS, Shows::Rate, end)?;
@@ -207,7 +226,8 @@ pub fn pager(series: &Series<'_>) -> Value {
     let Some(last) = seen.last() else { return Value::Null };
     json!({ "resident": last.resident, "stored": last.stored, "store": last.store, "faults": sum(&seen, |it| it.faults),
         "refaults": sum(&seen, |it| it.refaults), "came_in": sum(&seen, |it| it.came_in),
-        "went_out": sum(&seen, |it| it.went_out) })
+        "went_out": sum(&seen, |it| it.went_out), "on_disk": last.on_disk, "from_disk": sum(&seen, |it| it.from_disk),
+        "disk_reads": sum(&seen, |it| it.disk_reads), "disk_writes": sum(&seen, |it| it.disk_writes) })
 }
 
 #[cfg(test)]
@@ -253,11 +273,16 @@ mod tests {
             "At the end 3.0 of 4.0 MiB; hot pages on the list: 1024, of them in slow memory 256.",
             "Pages moved in 60, out 20, of which 8 were discarded.",
             "E-state: E2 set from 2.0 s on; E5 from 2.1 s on.",
-            "At the end 64.0 of 64.0 MiB in frames; faults 100, of them to pages that had been evicted 80.",
+            "At the end 64.0 of 64.0 MiB in frames; faults 100, of them to pages that had been evicted 80. On the disk 8.0 MiB; pages \
+             that came back from there 24, by 6 reads; writes 4.",
+            "on the disk</span>",
         ] {
             assert!(html.contains(part), "no {part:?} in {html}");
         }
         assert_eq!((&data(&all[0])["moved_in"], &pager(&all[0])["refaults"]), (&json!(60), &json!(80)));
+        assert_eq!((&pager(&all[0])["on_disk"], &pager(&all[0])["from_disk"]), (&json!(8 << 20), &json!(24)));
+        let without = Pager { on_disk: 0, from_disk: 0, disk_writes: 0, ..runs[0].pagers[0].clone() };
+        assert_eq!(disk(&[&without]), "");
         let page = crate::report::page::page(&runs).unwrap();
         assert!(page.contains("id=\"tiers\"") && page.contains("id=\"evicted\""));
     }

@@ -57,7 +57,7 @@ fn parts(value: &Value) -> Vec<u8> {
     numbers(value).map(|part| u8::try_from(part).unwrap_or(u8::MAX)).collect()
 }
 
-/// What an overcommitted VM has in frames and compressed at a moment, and what went out and came in in a time.
+/// What an overcommitted VM has in frames, compressed and on a disk at a moment, and what went out and came in in a time.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Pager {
     /// The VM, as above.
@@ -74,6 +74,8 @@ pub struct Pager {
     pub stored: u64,
     /// Bytes that they take.
     pub store: u64,
+    /// Bytes of pages on the disk.
+    pub on_disk: u64,
     /// Accesses to absent pages in that time.
     pub faults: u64,
     /// Of these, to pages that had been evicted.
@@ -82,6 +84,12 @@ pub struct Pager {
     pub came_in: u64,
     /// Pages that went out.
     pub went_out: u64,
+    /// Pages that came back from the disk.
+    pub from_disk: u64,
+    /// Reads from the disk, of up to 64 KiB each.
+    pub disk_reads: u64,
+    /// Writes to the disk, in the same way.
+    pub disk_writes: u64,
 }
 
 impl Tiers {
@@ -131,10 +139,14 @@ impl Pager {
             resident_limit: frames(&line["resident_limit"]),
             stored: frames(&line["stored"]),
             store: frames(&line["store"]),
+            on_disk: frames(&line["on_disk"]),
             faults: number(&line["faults"]),
             refaults: number(&line["refaults"]),
             came_in: number(&line["came_in"]),
             went_out: number(&line["went_out"]),
+            from_disk: number(&line["from_disk"]),
+            disk_reads: number(&line["disk_reads"]),
+            disk_writes: number(&line["disk_writes"]),
         })
     }
 }
@@ -147,10 +159,10 @@ pub mod tests {
     pub const TIERS: &str = r#"{"v":1,"t":"tiers","vm":"a","time_ns":9,"machine_ns":2000000000,"span_ns":100000000,"e_state":2,"set":true,
         "hot":22,"total":2048,"free":512,"share":1024,"fast":768,"waiting":256,"working_set":2560,"target":950,"moved_in":30,
         "moved_out":10,"discarded":4,"stayed":1,"accessed":[255,0,9],"hot_parts":[128,0,0],"histogram":[0,256,512]}"#;
-    /// A VM with 64 of 80 MiB in frames.
+    /// A VM with 64 of 88 MiB in frames, and 8 on the disk.
     pub const PAGER: &str = r#"{"v":1,"t":"pager","vm":"a","time_ns":9,"machine_ns":2000000000,"span_ns":100000000,"resident":16384,
         "resident_limit":16384,"stored":4096,"store":1024,"store_limit":8192,"faults":50,"refaults":40,"came_in":45,
-        "went_out":35,"compressed_from":4096,"compressed_to":1024}"#;
+        "went_out":35,"compressed_from":4096,"compressed_to":1024,"on_disk":2048,"from_disk":12,"disk_reads":3,"disk_writes":2}"#;
 
     #[test]
     fn lines_are_read() {
@@ -174,6 +186,15 @@ pub mod tests {
         let Line::Pager(pager) = names.read(PAGER.as_bytes()) else { panic!("{PAGER}") };
         assert_eq!([pager.resident, pager.stored, pager.store].map(|bytes| bytes >> 20), [64, 16, 4]);
         assert_eq!([pager.faults, pager.refaults, pager.came_in, pager.went_out], [50, 40, 45, 35]);
+        assert_eq!(
+            [pager.on_disk >> 20, pager.from_disk, pager.disk_reads, pager.disk_writes],
+            [8, 12, 3, 2]
+        );
+        // Earlier versions of pal tell nothing of a disk.
+        let Line::Pager(earlier) = names.read(PAGER.replace("_disk\":", "_d\":").as_bytes()) else {
+            panic!()
+        };
+        assert_eq!((earlier.on_disk, earlier.from_disk, earlier.store >> 20), (0, 0, 4));
         for line in [TIERS, PAGER] {
             for key in ["\"vm\":\"a\",", "\"machine_ns\":2000000000,", "\"span_ns\":100000000,"] {
                 assert_eq!(names.read(line.replace(key, "").as_bytes()), Line::Broken, "{key}");

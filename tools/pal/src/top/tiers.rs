@@ -33,6 +33,8 @@ impl Memory {
             (&mut now.refaults, before.refaults),
             (&mut now.came_in, before.came_in),
             (&mut now.went_out, before.went_out),
+            (&mut now.from_disk, before.from_disk),
+            (&mut now.disk_writes, before.disk_writes),
             (&mut now.span_ns, before.span_ns),
         ] {
             *sum = sum.saturating_add(before);
@@ -47,6 +49,7 @@ impl Memory {
         }
         if let Some(pager) = &mut self.pager {
             (pager.faults, pager.refaults, pager.came_in, pager.went_out, pager.span_ns) = (0, 0, 0, 0, 0);
+            (pager.from_disk, pager.disk_writes) = (0, 0);
         }
     }
 
@@ -85,6 +88,15 @@ impl Memory {
                 rate(it.came_in),
                 rate(it.went_out)
             ));
+            // Most machines have none.
+            if it.on_disk > 0 || it.from_disk > 0 {
+                lines.push(format!(
+                    "    on the disk {}; pages/s back {}, writes/s {}",
+                    bytes(Some(it.on_disk)),
+                    rate(it.from_disk),
+                    rate(it.disk_writes)
+                ));
+            }
         }
         lines
     }
@@ -117,11 +129,15 @@ mod tests {
             "    hot list 1024 pages, 256 in slow memory; pages/s in 300, out 100",
             "  in frames  64.0M of 64.0M; compressed 16.0M in 4.0M",
             "    faults/s 500, refaults/s 400; pages/s in 450, out 350",
+            "    on the disk 8.0M; pages/s back 120, writes/s 20",
         ];
         assert_eq!(memory.rows(), expected);
         let mut plain = Memory::default();
         plain.add_tiers(&Tiers { e_state: None, target: None, ..tiers });
         assert_eq!(plain.rows()[0], "  fast memory  3.0M of 4.0M");
+        let mut without = Memory::default();
+        without.add_pager(&Pager { on_disk: 0, from_disk: 0, ..pager });
+        assert_eq!(without.rows().len(), 2, "nothing of a disk where none is used");
     }
 
     #[test]
@@ -142,6 +158,7 @@ mod tests {
         let shown = memory.rows();
         assert!(shown[0].contains("3.0M of 4.0M") && shown[1].ends_with("pages/s in –, out –"), "{shown:?}");
         assert!(shown[3].contains("refaults/s –"), "{shown:?}");
+        assert_eq!(shown[4], "    on the disk 8.0M; pages/s back –, writes/s –");
     }
 
     #[test]
@@ -151,8 +168,9 @@ mod tests {
         let (total, share, fast, waiting, moved_in, moved_out, target) =
             (most, most, most, most, 999_999_999, 999_999_999, Some(1000));
         memory.add_tiers(&Tiers { total, share, fast, waiting, moved_in, moved_out, target, ..tiers });
-        let (resident, resident_limit, stored, store) = (most, most, most, most);
+        let (resident, resident_limit, stored, store, on_disk) = (most, most, most, most, most);
         let (faults, refaults, came_in, went_out) = (999_999_999, 999_999_999, 999_999_999, 999_999_999);
+        let (from_disk, disk_writes) = (999_999_999, 999_999_999);
         memory.add_pager(&Pager {
             resident,
             resident_limit,
@@ -162,6 +180,9 @@ mod tests {
             refaults,
             came_in,
             went_out,
+            on_disk,
+            from_disk,
+            disk_writes,
             ..pager
         });
         let shown = memory.rows();

@@ -99,6 +99,7 @@ fn pager(samples: &mut Samples, now: Pager) -> Map<String, Value> {
         ("stored", now.stored),
         ("store", now.store),
         ("store_limit", now.store_limit),
+        ("on_disk", now.on_disk),
     ] {
         line.insert(key.to_owned(), json!(value));
     }
@@ -156,9 +157,10 @@ mod tests {
     fn a_pager_says_what_went_out_and_came_in() {
         let mut samples = samples();
         let mut read = |time_ns, refaults| {
-            let counts = [9, refaults, 2, 30, 4096, 2048];
+            let counts = [9, refaults, 2, 30, 4096, 2048, 7 * refaults, refaults, 1];
+            let (resident, stored, store, on_disk) = (5, 8, 3, 16);
             let now =
-                Pager { time_ns, tsc: time_ns, resident: 5, stored: 8, store: 3, counts, ..Pager::default() };
+                Pager { time_ns, tsc: time_ns, resident, stored, store, on_disk, counts, ..Pager::default() };
             samples.read(&now.write()).unwrap()
         };
         let first = read(1000, 4);
@@ -170,6 +172,10 @@ mod tests {
         assert_eq!(
             ["refaults", "went_out", "span_ns", "resident", "stored", "store"].map(|key| second[key].clone()),
             [6, 0, 2000, 5, 8, 3].map(|n| json!(n))
+        );
+        assert_eq!(
+            ["on_disk", "from_disk", "disk_reads", "disk_writes"].map(|key| second[key].clone()),
+            [16, 42, 6, 0].map(|n| json!(n))
         );
     }
 }
