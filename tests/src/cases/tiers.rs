@@ -14,6 +14,8 @@ pub const CASES: &[Case] = &[
     only("qemu-svm", "tiers: the machine's tables name the fast memory", named),
     only("qemu-svm", "tiers: what is only read is discarded, nested", |c| reads(c, "nested")).at_length(),
     only("qemu-svm", "tiers: what is only read is discarded, shadow", |c| reads(c, "shadow")).at_length(),
+    only("qemu-svm", "tiers: of two guests the one in need gets more", needs),
+    only("qemu-svm", "tiers: two guests share by weights and by working sets", divided).at_length(),
     only("qemu-svm", "tiers: a guest says what it wants", targets),
     only("qemu-svm", "tiers: what cannot be is named", mistakes),
 ];
@@ -105,6 +107,62 @@ fn reads(context: &Context, mode: &str) -> Result<()> {
     // Most of what leaves was not written.
     let (discarded, out) = (count("discarded"), count("moved_out"));
     ensure!(discarded >= 100 && discarded <= out && 2 * discarded >= out, "{tiers}");
+    Ok(())
+}
+
+/// Fast memory of the machine with two guests, in frames.
+const SHARED: u64 = 16 << 8;
+
+/// Two guests share fast memory: `needy` writes all over 8 MiB for `ms` milliseconds, `idle` sleeps. What the statistics say of their tiers.
+fn two(context: &Context, sharing: &str, ms: u64, sleep: u64) -> Result<[Value; 2]> {
+    let vm = |name: &str, weight: u64, exec: &str| {
+        format!(
+            "[[vm]]\nname = \"{name}\"\nmemory_mib = 96\nweight = {weight}\nmode = \"{}\"\nput = [\"{}:/memlat\"]\n\
+             exec = \"{exec}\"\n",
+            context.mode.unwrap_or("nested"),
+            context.memlat.display()
+        )
+    };
+    let (needy, idle) = (format!("/memlat latency 8 {ms}"), format!("sleep {sleep}"));
+    let text = format!("version = 1\n{}{}", vm("idle", 768, &idle), vm("needy", 256, &needy));
+    let config = context.file("two.toml", text)?;
+    let (stats, logs) = (context.path("stats.json"), context.path("logs"));
+    let fast = (SHARED >> 8).to_string();
+    let machine =
+        ["run", "--config", &config, "--fast-mem", &fast, "--fast-sharing", sharing, "--nested-page", "4K"];
+    context.pal([&machine[..], &["--stats", &stats, "--log-dir", &logs]].concat(), None)?.status(0)?;
+    let log = std::fs::read_to_string(format!("{logs}/needy.log"))?;
+    ensure!(log.contains(", right"), "{log}");
+    let stats = read_stats(&stats)?;
+    Ok([0, 1].map(|guest| stats["guests"][guest]["paging"]["tiers"].clone()))
+}
+
+/// Both begin with an eighth of the fast memory. The one whose hot pages find no room there gets more, step by step; the other keeps an
+/// eighth, and uses little of it.
+fn needs(context: &Context) -> Result<()> {
+    let [idle, needy] = two(context, "estate-qos", 5500, 7)?;
+    let count = |tiers: &Value, key: &str| tiers[key].as_u64().unwrap_or(u64::MAX);
+    let share = |tiers: &Value| count(tiers, "fast_share");
+    ensure!(count(&idle, "e_state") == 7 && share(&idle) == SHARED / 8, "{idle}");
+    ensure!(count(&needy, "e_state") <= 5 && share(&needy) >= SHARED * 3 / 8, "{needy}");
+    // It has what it was given.
+    let fast = count(&needy, "fast_frames");
+    ensure!(
+        fast > SHARED / 4 && fast <= share(&needy) && count(&idle, "fast_frames") <= SHARED / 8,
+        "{needy}"
+    );
+    Ok(())
+}
+
+/// By weights each has its part, in need or not; by working sets the one that uses its memory has nearly all.
+fn divided(context: &Context) -> Result<()> {
+    let share = |tiers: &Value| tiers["fast_share"].as_u64().unwrap_or(0);
+    let [idle, needy] = two(context, "shares", 5500, 20)?;
+    ensure!([share(&idle), share(&needy)] == [SHARED * 3 / 4, SHARED / 4], "{idle} {needy}");
+    ensure!(needy["fast_frames"].as_u64() > Some(SHARED / 5), "{needy}");
+    let [idle, needy] = two(context, "wss", 5500, 20)?;
+    ensure!(share(&needy) > 2 * share(&idle) && share(&idle) + share(&needy) <= SHARED + 1, "{idle} {needy}");
+    ensure!(needy["fast_frames"].as_u64() > Some(SHARED / 4), "{needy}");
     Ok(())
 }
 
