@@ -5,6 +5,7 @@
 //! guests change at the same time: the compiler assumes nothing about it.
 
 use core::arch::asm;
+use core::sync::atomic::{AtomicU32, Ordering};
 
 /// Copies `len` bytes upwards.
 ///
@@ -18,6 +19,26 @@ pub unsafe fn copy(to: *mut u8, from: *const u8, len: usize) {
              inout("rcx") len >> 3 => _, inout("rdi") to => _, inout("rsi") from => _,
              options(nostack, preserves_flags));
     }
+}
+
+/// Copies pages of 4 KiB, one after the other, until all are copied, or `stop` is not 0 after one of them; how many.
+///
+/// # Safety
+/// Both ranges are accessible and do not overlap, and nothing else writes to the second one.
+pub unsafe fn copy_pages(to: *mut u8, from: *const u8, pages: u64, stop: &AtomicU32) -> u64 {
+    let (mut to, mut from, mut left) = (to, from, pages);
+    while left > 0 {
+        // SAFETY: a page of the caller's ranges; the direction flag is clear by the ABI.
+        unsafe {
+            asm!("rep movsq", inout("rcx") 512u64 => _, inout("rdi") to, inout("rsi") from,
+                 options(nostack, preserves_flags));
+        }
+        left -= 1;
+        if stop.load(Ordering::Relaxed) != 0 {
+            break;
+        }
+    }
+    pages - left
 }
 
 /// Copies `len` bytes downwards: for ranges that overlap with `to` above `from`.

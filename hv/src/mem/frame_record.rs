@@ -14,7 +14,7 @@
 
 use alloc::vec::Vec;
 use core::ops::Range;
-use core::sync::atomic::{AtomicU8, AtomicU16, AtomicU32, AtomicU64, Ordering};
+use core::sync::atomic::{AtomicU64, Ordering};
 
 use spin::Once;
 
@@ -72,14 +72,9 @@ impl Kind {
 pub struct FrameRecord {
     /// Accessed bits, one for each sample; bit 0 is the latest.
     history: AtomicU64,
-    /// A group of pages that are handled alike.
-    region: AtomicU32,
-    /// [`Owner::number`].
-    owner: AtomicU16,
-    /// [`Kind`].
-    kind: AtomicU8,
-    /// The kind of memory that the frame is in.
-    tier: AtomicU8,
+    /// In one word, because a piece of 2 MiB that moves gets 512 owners: [`Owner::number`] in bits 0 to 15, [`Kind`] in bits 16 to 23,
+    /// the tier in bits 24 to 31, and the region above.
+    words: AtomicU64,
 }
 
 /// Stated in docs/design/0001-host-memory.md; no more than 32 bytes for a frame.
@@ -88,22 +83,18 @@ const _: () = assert!(size_of::<FrameRecord>() == 16);
 impl FrameRecord {
     /// Its owner.
     pub fn owner(&self) -> Owner {
-        self.owner.load(Ordering::Relaxed).checked_sub(1).map_or(Owner::Host, Owner::Vm)
+        (self.words.load(Ordering::Relaxed) as u16).checked_sub(1).map_or(Owner::Host, Owner::Vm)
     }
 
     /// What it is for.
     pub fn kind(&self) -> Kind {
-        Kind::from_number(self.kind.load(Ordering::Relaxed))
+        Kind::from_number((self.words.load(Ordering::Relaxed) >> 16) as u8)
     }
 
-    /// The frame gets an owner: nothing is known of its use yet.
-    fn assign(&self, owner: Owner, kind: Kind) {
-        self.owner.store(owner.number(), Ordering::Relaxed);
-        self.kind.store(kind as u8, Ordering::Relaxed);
-        // What the last owner did with the frame says nothing of the next.
+    /// The frame gets an owner: what the last one did with it says nothing of the next.
+    fn assign(&self, words: u64) {
+        self.words.store(words, Ordering::Relaxed);
         self.history.store(0, Ordering::Relaxed);
-        self.region.store(0, Ordering::Relaxed);
-        self.tier.store(0, Ordering::Relaxed);
     }
 
     /// Adds a sample to the history: whether the frame was accessed since the last one.
@@ -118,13 +109,19 @@ impl FrameRecord {
     }
 
     /// The group of pages that are handled alike; 0 is none.
-    pub fn region(&self) -> &AtomicU32 {
-        &self.region
+    pub fn region(&self) -> u32 {
+        (self.words.load(Ordering::Relaxed) >> 32) as u32
+    }
+
+    /// Puts the frame into a group.
+    pub fn set_region(&self, region: u32) {
+        let with = |words: u64| Some(words & 0xffff_ffff | u64::from(region) << 32);
+        let _never_fails = self.words.fetch_update(Ordering::Relaxed, Ordering::Relaxed, with);
     }
 
     /// The kind of memory that the frame is in; 0 is not known.
-    pub fn tier(&self) -> &AtomicU8 {
-        &self.tier
+    pub fn tier(&self) -> u8 {
+        (self.words.load(Ordering::Relaxed) >> 24) as u8
     }
 }
 
@@ -176,25 +173,18 @@ impl Records {
 
     /// `frames` frames from `start` on get an owner. Frames without a record are left out.
     pub fn assign(&self, start: Hfn, frames: u64, owner: Owner, kind: Kind) {
-        self.assign_each(start, frames, owner, kind, |_| ());
+        self.assign_in(start, frames, owner, kind, 0);
     }
 
-    /// The same, and has `more` see each record.
-    pub fn assign_each(
-        &self,
-        start: Hfn,
-        frames: u64,
-        owner: Owner,
-        kind: Kind,
-        mut more: impl FnMut(&FrameRecord),
-    ) {
+    /// The same of frames that are in this kind of memory.
+    pub fn assign_in(&self, start: Hfn, frames: u64, owner: Owner, kind: Kind, tier: u8) {
+        let words = u64::from(owner.number()) | (kind as u64) << 16 | u64::from(tier) << 24;
         let end = start.0.saturating_add(frames);
         let after = self.runs.partition_point(|run| run.start <= start).saturating_sub(1);
         for run in self.runs.iter().skip(after).take_while(|run| run.start.0 < end) {
             let index = |frame: u64| frame.saturating_sub(run.start.0).min(run.records.len() as u64) as usize;
-            for record in run.records.slices(index(start.0)..index(end)).flatten() {
-                record.assign(owner, kind);
-                more(record);
+            for records in run.records.slices(index(start.0)..index(end)) {
+                records.iter().for_each(|record| record.assign(words));
             }
         }
     }
@@ -277,14 +267,17 @@ mod tests {
         for accessed in [true, false, true, true] {
             record.sample(accessed);
         }
-        record.tier().store(3, Ordering::Relaxed);
-        record.region().store(7, Ordering::Relaxed);
-        assert_eq!(record.history(), 0b1011);
+        records.assign_in(Hfn(0x101), 1, Owner::Vm(7), Kind::Ram, 3);
+        record.set_region(7);
+        let other = records.get(Hfn(0x101)).unwrap();
+        other.set_region(u32::MAX);
+        assert_eq!((other.owner(), other.kind(), other.tier()), (Owner::Vm(7), Kind::Ram, 3));
+        assert_eq!((record.history(), record.region(), other.region()), (0b1011, 7, u32::MAX));
         records.assign(Hfn(0x100), 1, Owner::Vm(u16::MAX - 1), Kind::Ram);
         assert_eq!(
             (record.owner(), record.kind(), record.history()),
             (Owner::Vm(u16::MAX - 1), Kind::Ram, 0)
         );
-        assert_eq!((record.tier().load(Ordering::Relaxed), record.region().load(Ordering::Relaxed)), (0, 0));
+        assert_eq!((record.tier(), record.region()), (0, 0));
     }
 }

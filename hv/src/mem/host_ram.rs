@@ -27,6 +27,12 @@ impl HostRam {
         // SAFETY: guest RAM by the promise given to `new`.
         unsafe { bytes::copy(to.0 as *mut u8, from.0 as *const u8, len as usize) }
     }
+
+    /// Copies neighbouring pages until `stop` is not 0 after one of them; how many.
+    pub fn copy_pages(&self, from: Hpa, to: Hpa, pages: u64, stop: &AtomicU32) -> u64 {
+        // SAFETY: guest RAM by the promise given to `new`.
+        unsafe { bytes::copy_pages(to.0 as *mut u8, from.0 as *const u8, pages, stop) }
+    }
 }
 
 macro_rules! at_once {

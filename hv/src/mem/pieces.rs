@@ -86,6 +86,18 @@ impl<T> Pieces<T> {
         })
     }
 
+    /// The elements of a range, to be changed. All are in one piece: it begins at a multiple of a power of two that is no larger than a
+    /// piece, and is no longer than that.
+    ///
+    /// # Panics
+    /// They are not, or there are not as many.
+    pub fn slice_mut(&mut self, range: Range<usize>) -> &mut [T] {
+        let (piece, first) = (range.start / Self::EACH, range.start % Self::EACH);
+        assert!(range.start <= range.end && range.end <= self.len && first + range.len() <= Self::EACH);
+        // SAFETY: all elements of a piece were written by `new`, these are within it, and the array is borrowed for this slice alone.
+        unsafe { core::slice::from_raw_parts_mut(self.pieces[piece].add(first).as_ptr(), range.len()) }
+    }
+
     /// All elements in order, to be changed.
     pub fn for_each_mut(&mut self, mut f: impl FnMut(&mut T)) {
         (0..self.len).for_each(|index| f(&mut self[index]));
@@ -193,6 +205,11 @@ mod tests {
             assert_eq!(Pieces::<[u8; 200]>::frames(len), len.div_ceil(16));
         }
         assert!(Pieces::new(0, || 0u32).unwrap().is_empty());
+        let mut array = Pieces::new(3000, || 0u32).unwrap();
+        array.slice_mut(1024..2048).iter_mut().zip(1..).for_each(|(element, n)| *element = n);
+        array.slice_mut(2990..3000).fill(7);
+        assert_eq!([0, 1023, 1024, 2047, 2048, 2999].map(|n| array[n]), [0, 0, 1, 1024, 0, 7]);
+        assert!(array.slice_mut(3000..3000).is_empty());
     }
 
     #[test]
@@ -200,6 +217,12 @@ mod tests {
     fn what_lies_in_no_piece_is_no_element() {
         let array = Pieces::new(1024, || 0u32).unwrap();
         let _beyond = array[1024];
+    }
+
+    #[test]
+    #[should_panic(expected = "EACH")]
+    fn what_is_in_two_pieces_is_no_slice() {
+        Pieces::new(2048, || 0u32).unwrap().slice_mut(1023..1025);
     }
 
     #[test]

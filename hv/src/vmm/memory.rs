@@ -6,7 +6,7 @@ use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::ops::Range;
 use core::slice;
-use core::sync::atomic::{AtomicU32, Ordering};
+use core::sync::atomic::AtomicU32;
 
 use spin::Mutex;
 
@@ -260,9 +260,7 @@ impl CopyFrame for TierFrames {
         if let Some(records) = frame_record::all()
             && self.pool.number(first).is_some()
         {
-            records.assign_each(first, frames, self.owner, Kind::Ram, |record| {
-                record.tier().store(FAST, Ordering::Relaxed);
-            });
+            records.assign_in(first, frames, self.owner, Kind::Ram, FAST);
         }
     }
 
@@ -271,14 +269,7 @@ impl CopyFrame for TierFrames {
     }
 
     fn copy_run(&self, from: Hfn, to: Hfn, frames: u64, stop: &AtomicU32) -> u64 {
-        for done in 0..frames {
-            let at = |first: Hfn| Hpa(first.base().0 + done * PAGE_SIZE);
-            self.ram.copy(at(from), at(to), PAGE_SIZE);
-            if stop.load(Ordering::Relaxed) != 0 {
-                return done + 1;
-            }
-        }
-        frames
+        self.ram.copy_pages(from.base(), to.base(), frames, stop)
     }
 
     fn wipe(&self, frame: Hfn) {

@@ -66,6 +66,8 @@ pub(super) struct Pool<M: TableMemory, F: PteFormat> {
     links: u64,
     /// The first leaf of each list of the reverse maps, by hash.
     lists: Pieces<u32>,
+    /// Frames whose addresses differ only below this bit have lists of their own: see [`Pool::reverse_map`].
+    window_bits: u32,
     /// The first page by hash of the number.
     buckets: Pieces<u32>,
     /// Which frames are tables, roughly.
@@ -100,6 +102,12 @@ pub(super) struct Pool<M: TableMemory, F: PteFormat> {
     format: PhantomData<fn() -> F>,
     shared: Shared,
     pub evictions: u64,
+}
+
+/// The page and the index of an entry with this number ([`Pool::number`]).
+#[inline(always)]
+fn place(slot: u32) -> (PageId, usize) {
+    (slot / ENTRIES as u32, slot as usize % ENTRIES)
 }
 
 /// The group of 64 that an entry belongs to.

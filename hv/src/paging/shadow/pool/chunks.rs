@@ -83,6 +83,12 @@ impl Record {
         (both as u32, (both >> 32) as u32)
     }
 
+    /// The next of its list.
+    #[inline(always)]
+    pub(super) fn after(self, memory: &impl TableMemory) -> u32 {
+        self.neighbours(memory).0
+    }
+
     #[inline(always)]
     pub(super) fn set_after(self, memory: &impl TableMemory, after: u32) {
         let (_, before) = self.neighbours(memory);

@@ -325,12 +325,14 @@ impl<M: TableMemory, F: PteFormat> Pool<M, F> {
         }
     }
 
-    /// The list of leaves of `level` that lead to the same memory as `raw`. The heads of sixteen neighbouring frames lie together,
-    /// in one line of a cache: leaves that are filled ahead mostly lead to neighbours.
+    /// The list of leaves of `level` that lead to the same memory as `raw`. Frames of one *window*, as many as there are lists, have
+    /// lists of their own, and the heads of those of 2 MiB are side by side: leaves that are filled ahead mostly lead to neighbours, and
+    /// pieces of 2 MiB go as one. Memory of several windows shares lists.
     #[inline(always)]
     pub(super) fn reverse_map(&self, raw: u64, level: u8) -> usize {
         let to = raw & leaf_address(level);
-        (hash(to >> 16) ^ (to >> 12) as usize) & (self.lists.len() - 1)
+        let window = (to >> self.window_bits).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        ((to >> 12) ^ window << LARGE_FRAMES.trailing_zeros()) as usize & (self.lists.len() - 1)
     }
 
     /// All leaves: page, index, entry.
@@ -346,7 +348,8 @@ impl<M: TableMemory, F: PteFormat> Pool<M, F> {
         id * ENTRIES as u32 + index as u32
     }
 
+    #[inline(always)]
     pub(super) fn place(slot: u32) -> (PageId, usize) {
-        (slot / ENTRIES as u32, slot as usize % ENTRIES)
+        place(slot)
     }
 }

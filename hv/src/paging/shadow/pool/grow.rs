@@ -20,7 +20,8 @@ const LISTS: usize = 64;
 
 /// The lengths of the arrays for `pages` pages: lists, buckets, counters of tables.
 fn lengths(pages: usize) -> [usize; 3] {
-    [LISTS * pages, 2 * pages, 4 * pages].map(usize::next_power_of_two)
+    // A piece of 2 MiB has a list for each of its frames.
+    [(LISTS * pages).max(LARGE_FRAMES as usize), 2 * pages, 4 * pages].map(usize::next_power_of_two)
 }
 
 /// Frames of records and heads of lists for `pages` pages.
@@ -40,6 +41,7 @@ impl<M: TableMemory, F: PteFormat> Pool<M, F> {
             pages: Pieces::new(limit.pages, || Page::bare(NONE)).map_err(no_memory)?,
             links: 0,
             lists: none(lists)?,
+            window_bits: 12 + lists.trailing_zeros(),
             buckets: none(buckets)?,
             filter: Filter::EMPTY,
             pt_count_2m: Pieces::new(counters, || 0).map_err(no_memory)?,

@@ -17,6 +17,12 @@ pub(super) fn unfilled<F: PteFormat>(marker: u64, key: Key) -> u64 {
     if !F::FILTERS_FAULTS || key.is_top() { 0 } else { marker }
 }
 
+/// The same of a page that is no top one, as all are that leaves are in.
+#[inline(always)]
+pub(super) fn unfilled_marker<F: PteFormat>(marker: u64) -> u64 {
+    if F::FILTERS_FAULTS { marker } else { 0 }
+}
+
 /// An entry that is `raw` in memory, if it is filled; otherwise zero.
 #[inline(always)]
 pub(super) fn if_filled<F: PteFormat>(marker: u64, raw: u64) -> u64 {

@@ -1,55 +1,102 @@
 //! Leaves that go because the memory that they lead to does, found by the reverse maps.
+//!
+//! A piece of 2 MiB has the heads of its frames' lists side by side ([`Pool::reverse_map`]): those of frames without leaves are passed
+//! over together. Of each other list all leaves go, and what stays is put back, which is rare: so a leaf costs no look at its neighbours.
 
 use super::chunks::Record;
+use super::unfilled::unfilled_marker;
 use super::*;
 use crate::arch::addr::Hpa;
 use crate::mem::table_memory::TableMemory;
 use crate::paging::format::PteFormat;
 
-/// Frames of which the heads of their lists of leaves lie together ([`Pool::reverse_map`]).
-const NEIGHBOURS: u64 = 16;
+/// Heads of lists that are looked at together.
+const TOGETHER: usize = 8;
+
+/// What is changed when leaves go.
+struct Parts<'a, M> {
+    memory: &'a M,
+    pages: &'a mut Pieces<Page>,
+    /// What an entry of theirs is that is not filled.
+    marker: u64,
+}
 
 impl<M: TableMemory, F: PteFormat> Pool<M, F> {
     /// Takes all leaves away through which `frames` frames from `first` on, all in the same 2 MiB, are reached; whether there were any.
     pub(in super::super) fn unmap(&mut self, first: Hfn, frames: u64) -> bool {
-        let mut any = self.unmap_leaves(first.base().align_down(LARGE_FRAMES << 12), 2);
-        let (mut from, end) = (first.0, first.0 + frames);
-        while from < end {
-            let next = end.min((from | (NEIGHBOURS - 1)) + 1);
-            if next - from < NEIGHBOURS || self.has_leaves_of_neighbours(from) {
-                for frame in from..next {
-                    any |= self.unmap_leaves(Hfn(frame).base(), 1);
+        let any = self.unmap_leaves(first.base().align_down(LARGE_FRAMES << 12), 2);
+        let list = self.reverse_map(first.base().0, 1);
+        let Pool { memory, pages, lists, stale, .. } = self;
+        let mut parts = Parts { memory: &*memory, pages, marker: unfilled_marker::<F>(self.marker) };
+        let (groups, rest) = lists.slice_mut(list..list + frames as usize).as_chunks_mut::<TOGETHER>();
+        let (mut at, mut to, mut gone) = (list, first.base().0, 0);
+        for group in groups {
+            // All ones: no test for each.
+            if group.iter().fold(NONE, |all, head| all & head) != NONE {
+                for (n, head) in group.iter_mut().enumerate() {
+                    gone |= parts.unmap(head, at + n, Hpa(to + ((n as u64) << 12)), 1);
                 }
             }
-            from = next;
+            (at, to) = (at + TOGETHER, to + ((TOGETHER as u64) << 12));
         }
-        any
+        for (n, head) in rest.iter_mut().enumerate() {
+            gone |= parts.unmap(head, at + n, Hpa(to + ((n as u64) << 12)), 1);
+        }
+        *stale |= gone;
+        any || gone != 0
     }
 
-    /// Whether there may be leaves of level 1 that lead to a group of sixteen frames.
-    fn has_leaves_of_neighbours(&self, first: u64) -> bool {
-        let group = self.reverse_map(Hfn(first).base().0, 1) & !(NEIGHBOURS as usize - 1);
-        let heads = self.lists.slices(group..group + NEIGHBOURS as usize).flatten();
-        // All ones: no test for each.
-        heads.fold(NONE, |all, head| all & head) != NONE
-    }
-
-    /// The same for leaves of one level.
+    /// Takes the leaves of one level away that lead to `to`; whether there were any.
     pub(in super::super) fn unmap_leaves(&mut self, to: Hpa, level: u8) -> bool {
-        let mut slot = self.lists[self.reverse_map(to.0, level)];
-        let mut any = false;
+        let list = self.reverse_map(to.0, level);
+        let Pool { memory, pages, lists, stale, .. } = self;
+        let mut parts = Parts { memory: &*memory, pages, marker: unfilled_marker::<F>(self.marker) };
+        let gone = parts.unmap(&mut lists[list], list, to, level);
+        *stale |= gone;
+        gone != 0
+    }
+}
+
+impl<M: TableMemory> Parts<'_, M> {
+    /// The same on the list with this number, which may hold other leaves: all bits of those that have gone.
+    #[inline(always)]
+    fn unmap(&mut self, head: &mut u32, list: usize, to: Hpa, level: u8) -> u64 {
+        let mut slot = core::mem::replace(head, NONE);
+        let (mut gone, mut last) = (0, NONE);
         while slot != NONE {
-            let (id, index) = Self::place(slot);
-            let page = self.page(id);
-            let (next, _) = Record::of(page, index).neighbours(&self.memory);
-            // The list may hold leaves of other frames.
-            if self.memory.load(page.frame, index) & leaf_address(level) == to.0 && page.key.level() == level
-            {
-                self.zap(id, index);
-                any = true;
+            let (id, index) = place(slot);
+            let page = &mut self.pages[id as usize];
+            let next = Record::of(page, index).after(self.memory);
+            let raw = self.memory.load(page.frame, index);
+            if raw & leaf_address(level) == to.0 && page.key.level() == level {
+                self.memory.store(page.frame, index, self.marker);
+                page.present[word(index)] &= !(1 << (index % 64));
+                gone |= raw;
+            } else {
+                self.put_back(head, list, last, slot);
+                last = slot;
             }
             slot = next;
         }
-        any
+        gone
+    }
+
+    /// Puts a leaf that stays behind the `last` one of its list.
+    #[cold]
+    #[inline(never)]
+    fn put_back(&mut self, head: &mut u32, list: usize, last: u32, slot: u32) {
+        let record = |slot: u32| {
+            let (id, index) = place(slot);
+            Record::of(&self.pages[id as usize], index)
+        };
+        let before = if last == NONE {
+            *head = slot;
+            HEAD | list as u32
+        } else {
+            record(last).set_after(self.memory, slot);
+            last
+        };
+        record(slot).set_before(self.memory, before);
+        record(slot).set_after(self.memory, NONE);
     }
 }
