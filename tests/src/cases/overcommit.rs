@@ -1,6 +1,6 @@
 //! Guests whose memory is more than the machine has for them: right results while pages leave and come back.
 
-use std::process::Command;
+use std::{fs, process::Command};
 
 use anyhow::{Context as _, Result, ensure};
 use serde_json::Value;

@@ -28,9 +28,9 @@ fn recorded(context: &Context) -> Result<()> {
     let samples = context.path("samples.jsonl");
     let files = ["--page-trace", &trace, "--lab-report", &report, "--samples", &samples, "--exec", &command];
     context.run(&[&lab[..], &files].concat())?.status(0)?.says(" accesses in ")?;
-    let report: Value = serde_json::from_str(&fs::read_to_string(&report)?)?;
-    let references = report["page_trace"]["references"].as_u64().context("no references")?;
-    let accesses = report["pcpus"][0]["guest_nested"]["accesses"].as_u64().context("no accesses")?;
+    let counted: Value = serde_json::from_str(&fs::read_to_string(&report)?)?;
+    let references = counted["page_trace"]["references"].as_u64().context("no references")?;
+    let accesses = counted["pcpus"][0]["guest_nested"]["accesses"].as_u64().context("no accesses")?;
     // Code is in the trace as well; accesses of devices are not.
     ensure!(references > accesses / 10 * 9, "{references} references, {accesses} accesses");
     let few = (pages * 3 / 4).to_string();
