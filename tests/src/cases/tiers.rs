@@ -92,21 +92,22 @@ fn named(context: &Context) -> Result<()> {
 }
 
 /// A file is read again and again, and then another one that takes its room: pages of the first leave without a copy, and both are as
-/// they were.
+/// they were. In fast memory there is room for one of them beside what else is hot, and time is that of instructions.
 fn reads(context: &Context, mode: &str) -> Result<()> {
     let path = context.path("stats.json");
     let script = "up() { read up rest < /proc/uptime; up=${up%%.*}; }
         reads() { up; end=$((up + $2)); while up; [ $up -lt $end ]; do md5sum $1 $1 > /dev/null; done; }
         for f in a b; do dd if=/dev/urandom of=/$f bs=64k count=40 2>/dev/null; done; md5sum /a /b > /sums
-        reads /a 6; reads /b 9; md5sum -c /sums";
-    let machine =
-        ["--mode", mode, "--nested-page", "4K", "--fast-mem", "3", "--stats", &path, "--exec", script];
-    context.run(&machine)?.status(0)?.has("/a: OK\n/b: OK\n")?;
+        reads /a 4; reads /b 6; md5sum -c /sums";
+    let machine = ["--mode", mode, "--nested-page", "4K", "--fast-mem", "6", "--deterministic"];
+    let rest = ["--stats", &path, "--exec", script];
+    context.run(&[&machine[..], &rest].concat())?.status(0)?.has("/a: OK\n/b: OK\n")?;
     let tiers = read_stats(&path)?["guests"][0]["paging"]["tiers"].clone();
     let count = |key: &str| tiers[key].as_u64().unwrap_or(0);
-    // Most of what leaves was not written.
+    // Of the file's 640 pages nearly all. Shadow tables have large leaves: a piece of 2 MiB has moved, and was written.
+    let written = if mode == "shadow" { 512 + 50 } else { 50 };
     let (discarded, out) = (count("discarded"), count("moved_out"));
-    ensure!(discarded >= 100 && discarded <= out && 2 * discarded >= out, "{tiers}");
+    ensure!(discarded >= 500 && discarded <= out && out - discarded <= written, "{tiers}");
     Ok(())
 }
 
