@@ -4,8 +4,8 @@
  *   memlat PAGES VISIT_US VISITS    a program whose memory is two regions (section 2.3.1): PAGES pages each,
  *                                   which are used by turns for about VISIT_US microseconds, VISITS times
  *                                   in all
- *   memlat latency MIB MS           the latency of memory (section 4.3.3): MIB MiB are accessed at random
- *                                   for MS milliseconds; cycles of an access, ten times in all
+ *   memlat latency MIB MS [TIMES]   the latency of memory (section 4.3.3): MIB MiB are accessed at random
+ *                                   for MS milliseconds; cycles of an access, ten TIMES in all
  *
  *   memlat load MS MIB...           a store whose size changes (section 4.4): of each MIB MiB in turn all is
  *                                   accessed at random for MS milliseconds; cycles of an access of each, and
@@ -75,15 +75,17 @@ static uint64_t __attribute__((noinline)) wander(volatile uint64_t *memory, uint
     return seed;
 }
 
-static int latency(uint64_t mib, uint64_t ms)
+static int latency(uint64_t mib, uint64_t ms, uint64_t times)
 {
-    uint64_t bytes = mib << 20, lines = bytes / 64, seed = 1, written = 0, each = ms * 1000000 / 10, sum = 0;
+    if (!times)
+        return 2;
+    uint64_t bytes = mib << 20, lines = bytes / 64, seed = 1, written = 0, each = ms * 1000000 / times, sum = 0;
     volatile uint64_t *memory =
         mmap(0, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_POPULATE, -1, 0);
     if (memory == MAP_FAILED)
         return 3;
     uint64_t begin = nanos();
-    for (uint64_t n = 0; n < 10; n++) {
+    for (uint64_t n = 0; n < times; n++) {
         uint64_t accesses = 0, cycles = 0;
         while (nanos() < begin + (n + 1) * each) {
             uint64_t before = ticks();
@@ -290,10 +292,10 @@ int main(int argc, char **argv)
         return pollute(strtoull(argv[2], 0, 10), strtoull(argv[3], 0, 10));
     if (argc >= 4 && !strcmp(argv[1], "load"))
         return load(strtoull(argv[2], 0, 10), argc - 3, argv + 3);
+    if ((argc == 4 || argc == 5) && !strcmp(argv[1], "latency"))
+        return latency(strtoull(argv[2], 0, 10), strtoull(argv[3], 0, 10), argc == 5 ? strtoull(argv[4], 0, 10) : 10);
     if (argc != 4)
         return 2;
-    if (!strcmp(argv[1], "latency"))
-        return latency(strtoull(argv[2], 0, 10), strtoull(argv[3], 0, 10));
     uint64_t pages = strtoull(argv[1], 0, 10), us = strtoull(argv[2], 0, 10), visits = strtoull(argv[3], 0, 10);
     volatile uint64_t *region[2];
     for (int n = 0; n < 2; n++) {
