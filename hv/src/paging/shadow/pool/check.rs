@@ -18,7 +18,7 @@ impl<M: TableMemory, F: PteFormat> Pool<M, F> {
     /// One of the entries that point to a page.
     pub(in super::super) fn parent(&self, id: PageId) -> Option<(PageId, usize)> {
         let slot = self.pages.iter().nth(id as usize)?.parents;
-        (slot != NONE).then(|| Self::place(slot))
+        (slot != NONE).then(|| place(slot))
     }
 
     /// A leaf through which the guest can write to `frame`.
@@ -26,7 +26,7 @@ impl<M: TableMemory, F: PteFormat> Pool<M, F> {
         let base = frame.base();
         [(base, 1), (base.align_down(LARGE_FRAMES << 12), 2)].into_iter().find_map(|(to, level)| {
             let first = self.lists[self.reverse_map(to.0, level)];
-            self.list(first).map(Self::place).find(|&(id, index)| {
+            self.list(first).map(place).find(|&(id, index)| {
                 let raw = self.entry(id, index);
                 self.page(id).is_in_use()
                     && raw & leaf_address(level) == to.0
@@ -63,7 +63,7 @@ impl<M: TableMemory, F: PteFormat> Pool<M, F> {
     ) -> Result<usize, Broken> {
         let mut listed = 0;
         while slot != NONE {
-            let (id, index) = Self::place(slot);
+            let (id, index) = place(slot);
             listed += 1;
             if listed > most {
                 return Err(("a list is a circle, or holds an entry that is not present", id, index));

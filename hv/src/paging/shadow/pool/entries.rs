@@ -165,7 +165,7 @@ impl<M: TableMemory, F: PteFormat> Pool<M, F> {
 
     #[inline(always)]
     pub(super) fn record_of(&self, slot: u32) -> Record {
-        let (id, index) = Self::place(slot);
+        let (id, index) = place(slot);
         self.record(id, index)
     }
 
@@ -222,7 +222,7 @@ impl<M: TableMemory, F: PteFormat> Pool<M, F> {
     pub(super) fn protect_leaves(&mut self, to: Hpa, level: u8) {
         let mut slot = self.lists[self.reverse_map(to.0, level)];
         while slot != NONE {
-            let (id, index) = Self::place(slot);
+            let (id, index) = place(slot);
             let page = self.page(id);
             let (next, _) = Record::of(page, index).neighbours(&self.memory);
             let raw = self.memory.load(page.frame, index);
@@ -248,7 +248,7 @@ impl<M: TableMemory, F: PteFormat> Pool<M, F> {
         let mut slot = self.lists[self.reverse_map(to.0, level)];
         let mut any = false;
         while slot != NONE {
-            let (id, index) = Self::place(slot);
+            let (id, index) = place(slot);
             let page = self.page(id);
             let mut raw = self.memory.load(page.frame, index);
             // The list may hold leaves of other frames.
@@ -270,7 +270,7 @@ impl<M: TableMemory, F: PteFormat> Pool<M, F> {
     pub(in super::super) fn has_leaf(&self, to: Hpa, level: u8) -> bool {
         let mut slot = self.lists[self.reverse_map(to.0, level)];
         while slot != NONE {
-            let (id, index) = Self::place(slot);
+            let (id, index) = place(slot);
             let page = self.page(id);
             let raw = self.memory.load(page.frame, index);
             if raw & leaf_address(level) == to.0 && page.key.level() == level {
@@ -286,7 +286,7 @@ impl<M: TableMemory, F: PteFormat> Pool<M, F> {
         let to = frame.base().0;
         let mut slot = self.lists[self.reverse_map(to, 1)];
         while slot != NONE {
-            let (id, index) = Self::place(slot);
+            let (id, index) = place(slot);
             let page = self.page(id);
             let raw = self.memory.load(page.frame, index);
             if raw & leaf_address(1) == to && page.key.level() == 1 && raw & WRITE != 0 {
@@ -305,7 +305,7 @@ impl<M: TableMemory, F: PteFormat> Pool<M, F> {
         let to = frame.base().0;
         let mut slot = self.lists[self.reverse_map(to, 1)];
         while slot != NONE {
-            let (id, index) = Self::place(slot);
+            let (id, index) = place(slot);
             let page = self.page(id);
             let record = Record::of(page, index);
             let raw = self.memory.load(page.frame, index);
@@ -346,10 +346,5 @@ impl<M: TableMemory, F: PteFormat> Pool<M, F> {
 
     pub(super) fn number(id: PageId, index: usize) -> u32 {
         id * ENTRIES as u32 + index as u32
-    }
-
-    #[inline(always)]
-    pub(super) fn place(slot: u32) -> (PageId, usize) {
-        place(slot)
     }
 }

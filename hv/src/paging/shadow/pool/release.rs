@@ -156,7 +156,7 @@ impl<M: TableMemory, F: PteFormat> Pool<M, F> {
     /// Makes what points to a page not present.
     pub(in super::super) fn unlink(&mut self, id: PageId) {
         while self.page(id).parents != NONE {
-            let (parent, index) = Self::place(self.page(id).parents);
+            let (parent, index) = place(self.page(id).parents);
             self.zap(parent, index);
         }
     }

@@ -37,7 +37,7 @@ impl<M: TableMemory, F: PteFormat> Pool<M, F> {
     pub(in super::super) fn mark_above(&mut self, id: PageId) {
         let mut slot = self.page(id).parents;
         while slot != NONE {
-            let (parent, index) = Self::place(slot);
+            let (parent, index) = place(slot);
             (slot, _) = self.record(parent, index).neighbours(&self.memory);
             // As deep as there are levels: a parent's is one more.
             if !core::mem::replace(&mut self.page_mut(parent).nested_below, true) {
@@ -72,6 +72,6 @@ impl<M: TableMemory, F: PteFormat> Pool<M, F> {
     pub(in super::super) fn parents(&self, id: PageId) -> impl Iterator<Item = (PageId, usize)> {
         let known = |slot: u32| (slot != NONE).then_some(slot);
         let after = move |slot: &u32| known(self.record_of(*slot).neighbours(&self.memory).0);
-        core::iter::successors(known(self.page(id).parents), after).map(Self::place)
+        core::iter::successors(known(self.page(id).parents), after).map(place)
     }
 }

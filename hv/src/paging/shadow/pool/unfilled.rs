@@ -14,7 +14,7 @@ use crate::paging::shadow::hardware::{RESERVED, has_reserved_bit};
 /// What an entry is that is not filled. Page-directory pointers have no reserved bit that can be set.
 #[inline(always)]
 pub(super) fn unfilled<F: PteFormat>(marker: u64, key: Key) -> u64 {
-    if !F::FILTERS_FAULTS || key.is_top() { 0 } else { marker }
+    if key.is_top() { 0 } else { unfilled_marker::<F>(marker) }
 }
 
 /// The same of a page that is no top one, as all are that leaves are in.
