@@ -237,7 +237,7 @@ pub mod tests {
             text.truncate(length - cut % length);
             if let Ok(run) = Run::read(text.as_slice()) {
                 prop_assert!(run.samples.len() <= 2 && run.ending().len() < 400);
-                prop_assert!(crate::report::page::page(&[run]).is_ok());
+                prop_assert!(crate::report::page::page(&[run], &[]).is_ok());
             }
         }
     }

@@ -162,7 +162,7 @@ mod tests {
         assert_eq!(misses.curves[0], ("clock".to_owned(), vec![(10, 50.0), (20, 25.0)]));
         let text = format!("{ABOUT}{}{END}", line("a", 1, 5));
         let runs = [Run::read(text.as_bytes()).unwrap()];
-        let page = crate::report::page::page_with(&runs, &[misses]).unwrap();
+        let page = crate::report::page::page(&runs, &[misses]).unwrap();
         for part in [
             "id=\"misses\"",
             "1000 references to 30 pages.",
@@ -178,7 +178,7 @@ mod tests {
         let data: Value =
             serde_json::from_str(&page[begin..begin + page[begin..].find("</script>").unwrap()]).unwrap();
         assert_eq!(data["miss_ratios"][0]["curves"][0]["points"], json!([[10, 50.0], [20, 25.0]]));
-        assert!(!crate::report::page::page(&runs).unwrap().contains("id=\"misses\""));
+        assert!(!crate::report::page::page(&runs, &[]).unwrap().contains("id=\"misses\""));
     }
 
     #[test]

@@ -49,7 +49,7 @@ pub fn run(args: &ReportArgs, ui: &Ui) -> Result<u8> {
     }
     let misses = args.miss_ratios.iter().map(|path| misses::Misses::open(path));
     let misses = misses.collect::<Result<Vec<_>, _>>()?;
-    let page = page::page_with(&runs, &misses)?;
+    let page = page::page(&runs, &misses)?;
     let output = args.output.display();
     fs::write(&args.output, page)
         .map_err(|error| Usage::new(format!("--output {output}: {error}; choose another place")))?;

@@ -28,19 +28,11 @@ pub fn escape(text: &str) -> String {
     text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;").replace('"', "&quot;")
 }
 
-/// Makes the page.
+/// Makes the page, with miss ratios of traces if there are any.
 ///
 /// # Errors
 /// A chart cannot be drawn.
-pub fn page(runs: &[Run]) -> Result<String> {
-    page_with(runs, &[])
-}
-
-/// The same with miss ratios of traces.
-///
-/// # Errors
-/// A chart cannot be drawn.
-pub fn page_with(runs: &[Run], misses: &[Misses]) -> Result<String> {
+pub fn page(runs: &[Run], misses: &[Misses]) -> Result<String> {
     let all = figures::series(runs);
     let ends = all.iter().filter_map(|series| series.samples.last()).map(|last| last.machine_ns);
     let end = (ends.max().unwrap_or(0) as f64 / 1e9).max(1e-3);
@@ -276,8 +268,8 @@ mod tests {
 
     #[test]
     fn a_page_has_the_values_of_the_files() {
-        let page =
-            page(&[run("one", "a<b>&\"", 1000), run("two", "x</script><script>alert(1)", 2500)]).unwrap();
+        let page = page(&[run("one", "a<b>&\"", 1000), run("two", "x</script><script>alert(1)", 2500)], &[])
+            .unwrap();
         let row = "<tr><td>exits</td><td>3\u{202f}002</td><td>7\u{202f}502 <small>×2.50</small></td></tr>";
         assert!(page.contains(row), "{page}");
         assert!(page.contains("<td>data TLB misses</td><td>–</td>"), "what is absent is not 0");
@@ -295,7 +287,7 @@ mod tests {
     fn a_command_can_be_typed_again() {
         let mut run = run("one", "a", 1);
         run.about["command"] = json!(["pal", "run", "--exec", "seq 9 | md5sum"]);
-        assert!(page(&[run]).unwrap().contains("pal run --exec 'seq 9 | md5sum'"));
+        assert!(page(&[run], &[]).unwrap().contains("pal run --exec 'seq 9 | md5sum'"));
     }
 
     #[test]
@@ -303,7 +295,7 @@ mod tests {
         let mut hostile = run("<img>", "x</script><script>alert(1)", 1);
         hostile.end = None;
         hostile.about["lab_machine"] = json!("</pre><b>");
-        let page = page(&[hostile]).unwrap();
+        let page = page(&[hostile], &[]).unwrap();
         assert!(!page.contains("<img") && !page.contains("<script>alert") && !page.contains("</pre><b>"));
         assert_eq!(page.matches("<script").count(), 2);
         assert!(page.contains("class=\"warn\"") && page.contains("killed"));

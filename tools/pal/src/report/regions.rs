@@ -242,7 +242,7 @@ mod tests {
             html.contains("No memory of it was mapped") && html.contains("259") && !html.contains("<svg"),
             "{html}"
         );
-        assert!(crate::report::page::page(&runs).unwrap().contains("id=\"regions\""));
+        assert!(crate::report::page::page(&runs, &[]).unwrap().contains("id=\"regions\""));
     }
 
     #[test]

@@ -283,7 +283,7 @@ mod tests {
         assert_eq!((&pager(&all[0])["on_disk"], &pager(&all[0])["from_disk"]), (&json!(8 << 20), &json!(24)));
         let without = Pager { on_disk: 0, from_disk: 0, disk_writes: 0, ..runs[0].pagers[0].clone() };
         assert_eq!(disk(&[&without]), "");
-        let page = crate::report::page::page(&runs).unwrap();
+        let page = crate::report::page::page(&runs, &[]).unwrap();
         assert!(page.contains("id=\"tiers\"") && page.contains("id=\"evicted\""));
     }
 

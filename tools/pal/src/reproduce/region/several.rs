@@ -124,7 +124,7 @@ fn perform(setup: &Setup, point: &Point, folder: &Path, page: &Path) -> Result<M
         vms.push(of(&run, point).map_err(|why| anyhow::anyhow!("{name}: {why}; nothing is claimed"))?);
         runs.push(Run { name: name.into(), ..run });
     }
-    store::write(page, report::page::page(&runs)?.as_bytes())?;
+    store::write(page, report::page::page(&runs, &[])?.as_bytes())?;
     let [off, on] = vms.try_into().map_err(|_| anyhow::anyhow!("there are two runs"))?;
     Ok(Measured { cast: point.cast, kib: point.kib, mhz: setup.mhz(), off, on })
 }
