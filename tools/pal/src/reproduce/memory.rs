@@ -17,7 +17,7 @@ use anyhow::{Context, Result, bail};
 
 use super::{
     ReproduceArgs, compile,
-    verdict::{Claim, claim},
+    verdict::{Claim, claim, claims_text},
 };
 use crate::{compare::store, host::lock::lock, project::Project, status::Usage, ui::Ui};
 
@@ -195,16 +195,7 @@ fn text(lab: &str, mib: u64, curves: &[(Setting, Curve)], claims: &[Claim]) -> S
         }
         text.push('\n');
     }
-    text + &claims_text(claims)
-}
-
-fn claims_text(claims: &[Claim]) -> String {
-    let mut text = String::new();
-    for Claim { paper, ours, holds } in claims {
-        let shape = if *holds { "holds" } else { "does not hold" };
-        let _ = write!(text, "\npaper  {paper}\nours   {ours} (modelled)\nshape  {shape}\n");
-    }
-    text
+    text + &claims_text(claims, "modelled")
 }
 
 #[cfg(test)]

@@ -234,15 +234,9 @@ fn text(figure: &Figure, part: &Part, claims: &[Claim]) -> String {
     let policies = part.comparison.policies();
     let head = format!("{}: {} ({})\n", figure.name, figure.shows, figure.paper);
     let table = crate::compare::table::text(&rows, &[], policies, &part.lab);
-    let lines = claims.iter().map(|Claim { paper, ours, holds }| {
-        format!(
-            "\npaper  {paper}\nours   {ours} (modelled)\nshape  {}\n",
-            if *holds { "holds" } else { "does not hold" }
-        )
-    });
     let reasons = verdict::reasons(figure.subject, &rows).unwrap_or_default();
     let reasons = reasons.iter().map(|reason| format!("\nmissed {reason}\n"));
-    head + &table + &lines.chain(reasons).collect::<String>()
+    head + &table + &verdict::claims_text(claims, "modelled") + &reasons.collect::<String>()
 }
 
 /// Compiles a program of the thesis' figures, of `tests/kits`, into `folder`, linked statically: it runs in any guest.

@@ -33,6 +33,15 @@ pub fn claim(paper: &str, ours: String, holds: bool) -> Claim {
     Claim { paper: paper.to_owned(), ours, holds }
 }
 
+/// The claims as a person reads them. `how`: what the numbers are, `modelled` or `simulated`.
+pub fn claims_text(claims: &[Claim], how: &str) -> String {
+    let line = |Claim { paper, ours, holds }: &Claim| {
+        let shape = if *holds { "holds" } else { "does not hold" };
+        format!("\npaper  {paper}\nours   {ours} ({how})\nshape  {shape}\n")
+    };
+    claims.iter().map(line).collect()
+}
+
 /// The claims of a figure on one machine. `rows` has a row for each workload and policy of the figure, `cells` what was run for them
 /// besides, too.
 ///

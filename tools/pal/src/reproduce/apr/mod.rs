@@ -11,7 +11,10 @@ use pagesim::{
 };
 use workloads::science::{PROGRAMS, Program};
 
-use super::{ReproduceArgs, verdict::Claim};
+use super::{
+    ReproduceArgs,
+    verdict::{Claim, claims_text},
+};
 use crate::{
     compare::{store, table::percent},
     status::Usage,
@@ -146,11 +149,7 @@ fn text(figure: &Figure, all: &[Measured], choices: &[Choice], claims: &[Claim])
         }
         text.push('\n');
     }
-    for Claim { paper, ours, holds } in claims {
-        let shape = if *holds { "holds" } else { "does not hold" };
-        let _ = write!(text, "\npaper  {paper}\nours   {ours} (simulated)\nshape  {shape}\n");
-    }
-    text
+    text + &claims_text(claims, "simulated")
 }
 
 /// The figure as a page of Markdown.

@@ -6,8 +6,12 @@ use std::{collections::BTreeMap, fmt::Write, path::Path};
 use anyhow::{Context, Result, bail};
 use serde_json::Value;
 
-use super::{Claim, ReproduceArgs, Setting, claims_text, prepare, publish};
-use crate::{project::Project, reproduce::verdict::claim, ui::Ui};
+use super::{Claim, ReproduceArgs, Setting, prepare, publish};
+use crate::{
+    project::Project,
+    reproduce::verdict::{claim, claims_text},
+    ui::Ui,
+};
 
 pub const SIZES: &str = "memory-fig67";
 pub const SIZES_SHOW: &str = "working sets over time (and figure 71)";
@@ -150,7 +154,11 @@ pub fn run_sizes(args: &ReproduceArgs, project: &Project, ui: &Ui) -> Result<u8>
         let bar = "#".repeat(mib.round() as usize);
         let _ = writeln!(text, "{:>5.1} s {mib:>5.1} {bar}", (moment.time_ns - begin) as f64 / 1e9);
     }
-    publish(SIZES, args, &(text + &claims_text(&[judge_sizes(sizes, &outcome.working_sets(ms))])))?;
+    publish(
+        SIZES,
+        args,
+        &(text + &claims_text(&[judge_sizes(sizes, &outcome.working_sets(ms))], "modelled")),
+    )?;
     Ok(0)
 }
 
@@ -183,7 +191,7 @@ pub fn run_histogram(args: &ReproduceArgs, project: &Project, ui: &Ui) -> Result
     for (ones, pages) in histogram.iter().enumerate().filter(|(_, pages)| **pages > 0) {
         let _ = writeln!(text, "{ones:>3} {pages:>6} {}", "#".repeat((*pages as usize).div_ceil(128)));
     }
-    publish(HISTOGRAM, args, &(text + &claims_text(&[judge_histogram(&histogram)])))?;
+    publish(HISTOGRAM, args, &(text + &claims_text(&[judge_histogram(&histogram)], "modelled")))?;
     Ok(0)
 }
 
@@ -218,7 +226,7 @@ pub fn run_saving(args: &ReproduceArgs, project: &Project, ui: &Ui) -> Result<u8
         let share = outcome.mean_share() / PAGES;
         let _ = writeln!(text, "{name:<24}{:>12} {share:>18.1}  {}", outcome.accesses, cycles.join(", "));
     }
-    publish(SAVING, args, &(text + &claims_text(&[judge_saving(base, states)])))?;
+    publish(SAVING, args, &(text + &claims_text(&[judge_saving(base, states)], "modelled")))?;
     Ok(0)
 }
 

@@ -5,14 +5,14 @@ use std::{fmt::Write, fs, path::Path};
 
 use anyhow::{Context, Result, bail};
 
-use super::{LAB, claims_text, publish};
+use super::{LAB, publish};
 use crate::{
     cli::NestedPage,
     compare::plan::{Comparison, Request},
     project::Project,
     reproduce::{
         Part, ReproduceArgs, perform,
-        verdict::{Claim, claim},
+        verdict::{Claim, claim, claims_text},
     },
     ui::Ui,
 };
@@ -140,7 +140,7 @@ fn text(lab: &str, slow_downs: &[(String, [f64; 2])], claims: &[Claim]) -> Strin
     for (name, [m1, m2]) in slow_downs {
         let _ = writeln!(text, "{name:<14}  1.00  {m1:>4.2}  {m2:>4.2}");
     }
-    text + &claims_text(claims)
+    text + &claims_text(claims, "modelled")
 }
 
 #[cfg(test)]

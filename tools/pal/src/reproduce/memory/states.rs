@@ -19,7 +19,7 @@ use crate::{
     project::Project,
     reproduce::{
         ReproduceArgs,
-        verdict::{Claim, claim},
+        verdict::{Claim, claim, claims_text},
     },
     ui::Ui,
 };
@@ -219,7 +219,7 @@ fn text(lab: &str, mib: u64, runs: &[Run], claims: &[Claim]) -> String {
         }
         text.push('\n');
     }
-    text + &super::claims_text(claims)
+    text + &claims_text(claims, "modelled")
 }
 
 #[cfg(test)]

@@ -23,7 +23,10 @@ use anyhow::{Context, Result, bail};
 use serde_json::{Value, json};
 
 use self::point::{Measured, Pace, Point, Setup};
-use super::{ReproduceArgs, verdict::Claim};
+use super::{
+    ReproduceArgs,
+    verdict::{Claim, claims_text},
+};
 use crate::{
     compare::{scratch::Scratch, store, table::percent},
     host::{lock::lock, needs::Needs},
@@ -287,11 +290,7 @@ fn text_of<const N: usize>(
         let row: Vec<_> = row.iter().enumerate().map(|(n, cell)| format!("{cell:>0$}", width(n))).collect();
         let _ = writeln!(text, "{}", row.join("  "));
     }
-    for Claim { paper, ours, holds } in claims {
-        let shape = if *holds { "holds" } else { "does not hold" };
-        let _ = write!(text, "\npaper  {paper}\nours   {ours} (modelled)\nshape  {shape}\n");
-    }
-    text
+    text + &claims_text(claims, "modelled")
 }
 
 /// Claims as a table of Markdown.
