@@ -1,5 +1,5 @@
-//! What an overcommitted VM has in frames, compressed and on a disk at a moment, and what went out and came in. Counts are sums since the VM was
-//! made; a reader subtracts two of them.
+//! What an overcommitted VM has in frames, compressed and on a disk at a moment, and what went out and came in. Counts are sums since
+//! the VM was made; a reader subtracts two of them.
 //!
 //! A record has one size, whatever the guest does. Other VMs have none.
 

@@ -22,6 +22,7 @@ pub unsafe fn copy(to: *mut u8, from: *const u8, len: usize) {
 }
 
 /// Copies pages of 4 KiB, one after the other, until all are copied, or `stop` is not 0 after one of them; how many.
+/// Beside [`copy`] it spares what there is for a tail: a piece of 2 MiB has 512 pages.
 ///
 /// # Safety
 /// Both ranges are accessible and do not overlap, and nothing else writes to the second one.

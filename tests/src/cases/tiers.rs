@@ -114,7 +114,8 @@ fn reads(context: &Context, mode: &str) -> Result<()> {
 /// Fast memory of the machine with two guests, in frames.
 const SHARED: u64 = 16 << 8;
 
-/// Two guests share fast memory: `needy` writes all over 8 MiB for `ms` milliseconds, `idle` sleeps. What the statistics say of their tiers.
+/// Two guests share fast memory: `needy` writes all over 8 MiB for `ms` milliseconds, `idle` sleeps for `sleep` seconds. What the
+/// statistics say of their tiers.
 fn two(context: &Context, sharing: &str, ms: u64, sleep: u64) -> Result<[Value; 2]> {
     let vm = |name: &str, weight: u64, exec: &str| {
         format!(
