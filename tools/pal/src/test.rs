@@ -96,10 +96,8 @@ const MOST_EXPENSIVE: usize = 10;
 /// `cargo pal fuzz`, whose corpora stay.
 const FUZZ_SECONDS: u32 = 1;
 
-/// How many random cases the unit tests try of each property that does not say how many it wants, by the variable that says so: half
-/// of proptest's own number, because thousands of tests run at each change.
-const CASES: &[(&str, &str)] = &[("PROPTEST_CASES", "128")];
-/// The same with `--full`, and of each oracle of the paging engines.
+/// With `--full`: how many random cases the unit tests try of each property, by the variable that says so, and of each oracle of the
+/// paging engines. Only then: the variable also overrides the numbers of those properties whose cases take long.
 const MORE_CASES: &[(&str, &str)] = &[("PROPTEST_CASES", "1024"), ("ORACLE_CASES", "300")];
 
 /// What a step works with.
@@ -287,7 +285,7 @@ fn lint(at: &Surroundings, log: &Path) -> Result<Counts> {
 fn unit(at: &Surroundings, log: &Path) -> Result<Counts> {
     let mut tests = at.project.cargo();
     tests.args(["test", "--no-fail-fast"]);
-    let cases = if at.full { MORE_CASES } else { CASES };
+    let cases = if at.full { MORE_CASES } else { &[] };
     for (name, cases) in cases.iter().filter(|(name, _)| std::env::var_os(name).is_none()) {
         tests.env(name, cases);
     }
