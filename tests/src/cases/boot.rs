@@ -25,7 +25,8 @@ pub const CASES: &[Case] = &[
     ]),
     only("qemu-svm", "shadow tables are checked while a guest boots", audited),
     only("qemu-svm", "a boot with few shadow pages", small_pool),
-    only("qemu-svm", "a large guest on shadow tables", large_guest),
+    only("qemu-svm", "a boot with many shadow pages", large_pool),
+    only("qemu-svm", "a large guest on shadow tables", large_guest).at_length(),
     both("text, files and input reach a command; its output and status come back", all_ways),
     hypervisor("output comes out before the session ends", last_words),
     only("native", "a reader that comes late gets all of it", late_reader),
@@ -84,6 +85,17 @@ fn small_pool(context: &Context) -> Result<()> {
     let stats = read_stats(&path)?;
     let evictions = stats["guests"][0]["paging"]["shadow"]["evictions"].as_u64();
     ensure!(evictions > Some(100), "{stats}");
+    Ok(())
+}
+
+/// As many as a guest of 4 GiB gets. No piece of their memory must be large, and as long as few are used it is little.
+fn large_pool(context: &Context) -> Result<()> {
+    let path = context.path("stats.json");
+    let options = ["--mode", "shadow", "--mem", "512", "--shadow-pages", "17000", "--stats", &path];
+    context.run(&[&options[..], &["--exec", "echo large"]].concat())?.status(0)?.prints("large\n")?;
+    let stats = read_stats(&path)?;
+    let counted = |name: &str| stats["guests"][0]["paging"]["shadow"][name].as_u64();
+    ensure!(counted("pool") == Some(17_000) && counted("most_bytes") < Some(20 << 20), "{stats}");
     Ok(())
 }
 
