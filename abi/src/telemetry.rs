@@ -207,7 +207,7 @@ keys! {
     REGIONS_GIVEN_UP = "regions_given_up", REGIONS_PLACED = "regions_placed", ROUNDS_SPREAD = "rounds_spread",
     ACCESS_SAMPLES = "access_samples", SAMPLE_TICKS = "sample_ticks", SAMPLE_LONGEST = "sample_longest",
     REGIONS_GLOBALISED = "regions_globalised", MOVES = "moves", MOVE_TICKS = "move_ticks", MOVE_LONGEST = "move_longest",
-    MOVES_COUNTED = "moves_counted", MOVE_INSTRUCTIONS = "move_instructions",
+    MOVES_COUNTED = "moves_counted", MOVE_INSTRUCTIONS = "move_instructions", MOVE_PARTS = "move_parts",
 }
 
 #[cfg(test)]

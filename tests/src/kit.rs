@@ -180,7 +180,7 @@ fn hostile(program: &Path, wide: &Path) -> Result<()> {
     let mut compile = Command::new("cc");
     compile.current_dir(&source).args(["-m64", "-O1", "-mno-red-zone"]).args(OPTIONS);
     compile.args(["-Wl,-T,link.ld", "-o"]).arg(wide);
-    compile.args(["start.s", "main.c", "apic.c", "devices.c", "tables.c", "code.c", "virtio.c"]);
+    compile.args(["start.s", "main.c", "apic.c", "devices.c", "tables.c", "code.c", "virtio.c", "regions.c"]);
     run(&mut compile, "cc; install gcc")?;
     multiboot(wide, program)
 }

@@ -204,10 +204,21 @@ impl VcpuCounts {
     /// Adds what was counted since the stay began, or since the last call.
     pub fn update(&mut self, now: &BothSides) {
         if let Some(begun) = self.begun.replace(*now) {
-            self.last = now.since(&begun);
-            self.sum.guest.accumulate(&self.last.guest);
-            self.sum.host.accumulate(&self.last.host);
+            self.add(&now.since(&begun));
         }
+    }
+
+    /// The PCPU's values when the part of the stay began that is not summed up yet: for a stay whose end is counted after the VCPU has
+    /// left ([`VcpuCounts::add`]).
+    pub fn begun(&self) -> Option<&BothSides> {
+        self.begun.as_ref()
+    }
+
+    /// Adds a part of a stay that was counted after it had ended.
+    pub fn add(&mut self, part: &BothSides) {
+        self.last = *part;
+        self.sum.guest.accumulate(&part.guest);
+        self.sum.host.accumulate(&part.host);
     }
 
     /// The sum of all stays, of what is counted; nothing before the first one.
@@ -261,6 +272,12 @@ mod tests {
         vcpu.begin(&at(7000, 500));
         vcpu.update(&at(7001, 502));
         assert_eq!(vcpu.total(), at(61, 4));
+        // It left, and what this stay had counted came later.
+        let begun = *vcpu.begun().unwrap();
+        vcpu.begin(&at(100, 10));
+        vcpu.add(&at(7011, 503).since(&begun));
+        vcpu.update(&at(101, 10));
+        assert_eq!(vcpu.total(), at(72, 5));
         // One whose counters did not advance, and were given up.
         vcpu.begin(&BothSides::ABSENT);
         vcpu.update(&BothSides::ABSENT);

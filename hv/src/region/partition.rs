@@ -213,6 +213,11 @@ impl Partition {
         Some(Info { kind: kind?, owner, frames, entries })
     }
 
+    /// What a region is; `None`: there is none with this number.
+    pub fn kind_of(&self, rid: Rid) -> Option<Kind> {
+        if rid.index() < self.regions.len() { self.regions[rid.index()].kind } else { None }
+    }
+
     /// What is known of the region that a frame is in; `None`: the frame is no RAM.
     pub fn info_of(&self, gfn: Gfn) -> Option<Info> {
         self.info(self.region_of(gfn).ok()?)

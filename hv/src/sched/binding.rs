@@ -41,9 +41,10 @@ impl<A> Vcpu<A> {
 }
 
 impl<P: Policy> Queue<P> {
-    /// Lets an idle PCPU take the VCPUs that are bound here and have waited for `settle`. Whether any VCPU is bound here.
+    /// Lets an idle PCPU take the VCPUs that are bound here and have waited for `settle`. When the next one may have; `None` if no VCPU
+    /// is bound here.
     #[cold]
-    pub(super) fn offer_bound(&mut self, to: PcpuSet, settle: u64, now: u64) -> bool {
+    pub(super) fn offer_bound(&mut self, to: PcpuSet, settle: u64, now: u64) -> Option<u64> {
         let (vcpus, llc) = (&self.vcpus, self.llc);
         let allowed = |vcpu: &Vcpu<P::Account>| {
             let waits_long = vcpu.is_bound() && now.saturating_sub(vcpu.since) >= settle;
@@ -51,7 +52,12 @@ impl<P: Policy> Queue<P> {
             vcpu.allowed(llc, now).or(more)
         };
         self.waiting.reconsider(|id| vcpus[usize::from(id.0)].as_deref().map_or(PcpuSet::EMPTY, allowed));
-        vcpus.iter().flatten().any(|vcpu| vcpu.is_bound())
+        let due = |vcpu: &Vcpu<P::Account>| match vcpu.place {
+            // One that has is offered at each look.
+            Place::Waiting => vcpu.since.saturating_add(settle),
+            _ => now.saturating_add(settle),
+        };
+        vcpus.iter().flatten().filter(|vcpu| vcpu.is_bound()).map(|vcpu| due(vcpu)).min()
     }
 
     /// Lets other LLCs steal the VCPUs that have stayed here long enough.
@@ -67,12 +73,29 @@ impl<P: Policy> Queue<P> {
 }
 
 impl<P: Policy> Scheduler<P> {
-    /// The PCPU has nothing to run: VCPUs that are bound elsewhere, and have waited for long there, are offered to it.
+    /// A VCPU is bound to this PCPU's LLC from now on, and belongs to its queue, which is locked. It does not wait for long before those
+    /// that were bound to it before.
+    pub(super) fn binds(&self, pcpu: PcpuId, now: u64) {
+        let bit = PcpuSet::only(pcpu).bits();
+        if self.bound.load(Ordering::Relaxed) & bit == 0 {
+            let due = now.saturating_add(self.common.settle);
+            self.pcpus[pcpu.index()].bound_due.store(due, Ordering::Relaxed);
+            self.bound.fetch_or(bit, Ordering::Release);
+        }
+    }
+
+    /// The PCPU has nothing to run: VCPUs that are bound elsewhere, and have waited for long there, are offered to it. Locks no queue
+    /// where none can have: a PCPU that has just sent a VCPU there comes here next, when the other one takes it.
     pub(super) fn free_bound(&self, pcpu: PcpuId, now: u64) {
-        for other in PcpuSet::from_bits(self.bound.load(Ordering::Relaxed)) {
-            let mut queue = self.pcpus[other.index()].queue.lock();
-            if !queue.offer_bound(PcpuSet::only(pcpu), self.common.settle, now) {
-                self.bound.fetch_and(!PcpuSet::only(other).bits(), Ordering::Relaxed);
+        for other in PcpuSet::from_bits(self.bound.load(Ordering::Acquire)) {
+            let shared = &self.pcpus[other.index()];
+            if before(now, shared.bound_due.load(Ordering::Relaxed)) {
+                continue;
+            }
+            let mut queue = shared.queue.lock();
+            match queue.offer_bound(PcpuSet::only(pcpu), self.common.settle, now) {
+                Some(due) => shared.bound_due.store(due, Ordering::Relaxed),
+                None => _ = self.bound.fetch_and(!PcpuSet::only(other).bits(), Ordering::Relaxed),
             }
             self.publish(&mut queue);
         }

@@ -85,7 +85,7 @@ impl<P: Policy> Scheduler<P> {
 
     /// Which PCPU must hear that this VCPU waits: its own if that halts, one of its LLC that halts, its own if the VCPU
     /// goes before what runs there, any other that halts.
-    fn find_pcpu(&self, queue: &Queue<P>, id: VcpuId, now: u64) -> Kick {
+    pub(super) fn find_pcpu(&self, queue: &Queue<P>, id: VcpuId, now: u64) -> Kick {
         if queue.idle {
             return self.claim(queue.pcpu).unwrap_or(Kick::NONE);
         }
@@ -186,9 +186,22 @@ impl<P: Policy> Scheduler<P> {
         how: Arrival,
         now: u64,
     ) -> Place {
+        let place = from.unlink(id);
+        self.carry_over(from, to, id, place, how, now)
+    }
+
+    /// The same of a VCPU that is in no heap, `place` is where it was, or [`Place::Waiting`] if it begins to wait now.
+    pub(super) fn carry_over(
+        &self,
+        from: &mut Queue<P>,
+        to: &mut Queue<P>,
+        id: VcpuId,
+        place: Place,
+        how: Arrival,
+        now: u64,
+    ) -> Place {
         let common = &self.common;
         let index = usize::from(id.0);
-        let place = from.unlink(id);
         let Some(mut vcpu) = from.vcpus[index].take() else { return place };
         // Each queue has a clock of its own: the account is taken out of one sum, and carried over to the other's.
         let vm = &common.vms[usize::from(vcpu.vm.0)];
@@ -203,7 +216,7 @@ impl<P: Policy> Scheduler<P> {
             vcpu.stats.far_moves += 1;
             vcpu.cross(common.settle, how == Arrival::Stolen, now);
             if vcpu.is_bound() {
-                self.bound.fetch_or(PcpuSet::only(to.pcpu).bits(), Ordering::Relaxed);
+                self.binds(to.pcpu, now);
             }
         }
         // Who reads the new home then takes the lock of `to`, and finds the VCPU there.

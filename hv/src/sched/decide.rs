@@ -47,6 +47,9 @@ impl<P: Policy> Scheduler<P> {
         queue.stats.decisions += 1;
         if queue.idle {
             self.leave_idle(&mut queue, now);
+            if let Some(decision) = queue.started(common, now) {
+                return decision;
+            }
         }
         let can_stay = queue.settle(common, why, now);
         if queue.throttled.next() <= now {
@@ -104,6 +107,11 @@ impl<P: Policy> Scheduler<P> {
     /// If there is no such PCPU.
     pub fn context_saved(&self, pcpu: PcpuId, now: u64) -> Kick {
         let mut queue = self.pcpus[pcpu.index()].queue.lock();
+        let is_as_published =
+            queue.waiting.first().is_none() && self.pcpus[pcpu.index()].allowed.load(Ordering::Relaxed) == 0;
+        if is_as_published && queue.leaving.is_none() && !queue.looks_round {
+            return Kick::NONE;
+        }
         let halts_until = queue.throttled.next();
         let elsewhere = queue.put_away(&self.common, now);
         if now >= queue.settled_at {
@@ -154,7 +162,8 @@ impl<P: Policy> Scheduler<P> {
         queue.idle = false;
         self.idle.fetch_and(!PcpuSet::only(queue.pcpu).bits(), Ordering::AcqRel);
         queue.stats.idle += now.saturating_sub(queue.idle_since);
-        queue.looks_round = true;
+        // One that another PCPU has started here has taken the place of nothing that this one was woken for.
+        queue.looks_round |= queue.current.is_none();
     }
 
     /// The queue, of these loaded ones, from which this PCPU should steal rather than run `best`, as far as their

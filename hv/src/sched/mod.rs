@@ -16,6 +16,7 @@
 //! | `decide` | decisions, stealing, idling |
 //! | `control` | waking, pausing; VMs and VCPUs that come and go |
 //! | `moves` | moves on request |
+//! | `handover` | the short way of a VCPU to where its memory is |
 //!
 //! # Locks
 //!
@@ -36,6 +37,7 @@ mod cap;
 mod control;
 pub mod credit;
 mod decide;
+mod handover;
 mod heap;
 mod moves;
 pub mod policy;
@@ -125,6 +127,8 @@ struct Pcpu<P: Policy> {
     wanted: AtomicBool,
     /// Interrupts that other PCPUs were told to send to it.
     kicks: AtomicU64,
+    /// When the first of the VCPUs that are bound to it may have waited for long enough to be offered.
+    bound_due: AtomicU64,
 }
 
 /// Which numbers are in use.
@@ -162,6 +166,7 @@ impl<P: Policy> Scheduler<P> {
             allowed: AtomicU64::new(0),
             wanted: AtomicBool::new(false),
             kicks: AtomicU64::new(0),
+            bound_due: AtomicU64::new(0),
         };
         let slice = config.cycles(config.slice_us).max(1);
         let min_run = config.cycles(config.min_run_us).max(1);

@@ -45,6 +45,9 @@ pub struct PublishedLoad {
 
 /// A scheduling policy. Keys are compared by their difference, so they may wrap around.
 pub trait Policy: Send + Sync {
+    /// It replays a trace: each decision is its own ([`Policy::forced`]).
+    const FORCES: bool = false;
+
     /// What it keeps for each VCPU.
     type Account: Default + Send;
     /// What it keeps for each queue: sums over the VCPUs that run or wait there.

@@ -77,7 +77,7 @@ impl<P: Policy> Queue<P> {
 
     /// A VCPU of this queue together with the queue's sum, its VM and the policy.
     #[inline]
-    fn parts<'q, 'c>(
+    pub(super) fn parts<'q, 'c>(
         &'q mut self,
         common: &'c Common<P>,
         id: VcpuId,
@@ -369,7 +369,13 @@ impl<P: Policy> Queue<P> {
 
 /// Brings the accounts of a running VCPU up to date and returns the time that it ran.
 #[inline(always)]
-fn bill<P: Policy>(policy: &P, sum: &mut P::Sum, vcpu: &mut Vcpu<P::Account>, vm: &Vm, now: u64) -> u64 {
+pub(super) fn bill<P: Policy>(
+    policy: &P,
+    sum: &mut P::Sum,
+    vcpu: &mut Vcpu<P::Account>,
+    vm: &Vm,
+    now: u64,
+) -> u64 {
     let ran = now.saturating_sub(vcpu.charged);
     vcpu.charged += ran;
     vcpu.stats.ran += ran;

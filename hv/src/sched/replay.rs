@@ -50,6 +50,7 @@ impl Replay {
 }
 
 impl Policy for Replay {
+    const FORCES: bool = true;
     /// When it began to wait.
     type Account = u64;
     type Sum = ();

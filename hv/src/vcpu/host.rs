@@ -31,6 +31,17 @@ pub trait Host {
         None
     }
 
+    /// Every exit of a divided VM is told by [`Host::exited`].
+    const TELLS_EXITS: bool = false;
+
+    /// An exit begins, of a VM some of whose memory is mapped to caches.
+    fn exited(&mut self) {}
+
+    /// [`Host::host_instructions`] when the exit began, or now if that was not noted.
+    fn instructions_at_exit(&mut self) -> Option<u64> {
+        self.host_instructions()
+    }
+
     /// The number of the VCPU's VM in the configuration.
     fn vm_number(&self) -> u8 {
         0

@@ -19,7 +19,7 @@ use crate::arch::state::Gpr;
 use crate::device::Tsc;
 use crate::paging::tree_key::TreeKey;
 use crate::region::micro::{LastTouches, MOST_MOVES, Touch, Verdict, most_moves};
-use crate::region::{Domain, Rid};
+use crate::region::{Kind, Rid};
 use crate::trace::cost::Cost;
 use crate::virt::Virt;
 use crate::vm::regions::{Records, Regions};
@@ -29,8 +29,10 @@ use crate::vm::{HostMemory, Vm, work};
 #[derive(Debug, Default)]
 pub struct Moves {
     last: LastTouches,
-    /// Where it is to go on.
-    target: Option<u8>,
+    /// Its turn ended with a move, and the next one has not begun.
+    arrives: bool,
+    /// The domain that it goes to.
+    home: u8,
     /// The region that moved it last.
     region: Option<Rid>,
     /// Host TSC at the fault, while it is on its way.
@@ -47,10 +49,16 @@ pub struct Moves {
 }
 
 impl Moves {
-    /// A move begins, at this host TSC. `counted`: instructions of the hypervisor on this PCPU so far.
-    fn begin(&mut self, tsc: u64, counted: Option<u64>) {
+    /// A move to this domain begins, at this host TSC. `counted`: instructions of the hypervisor on this PCPU so far.
+    fn begin(&mut self, home: u8, tsc: u64, counted: Option<u64>) {
+        (self.arrives, self.home) = (true, home);
         self.arrived = self.began.replace(tsc);
         self.began_at = counted;
+    }
+
+    /// Whether the turn that begins now is the first one after a move.
+    pub(super) fn take_arrival(&mut self) -> bool {
+        core::mem::take(&mut self.arrives)
     }
 
     /// Whether the VCPU is on its way to another PCPU.
@@ -98,12 +106,12 @@ pub(super) fn closed<V: Virt, M: HostMemory, H: Host>(
     };
     let frame = gpa.frame();
     let partition = records.guest.partition();
-    let is_open = |domain: u8| {
-        let open = partition.open_in(frame).ok();
-        open.is_none_or(|open| Domain::new(domain).is_none_or(|domain| open.contains(domain)))
-    };
     let rid = partition.region_of(frame).unwrap_or(Rid::POOL);
-    let opened = if is_open(host.cache_domain()) {
+    let is_open = match partition.kind_of(rid) {
+        Some(Kind::Local(home)) => home.number() == host.cache_domain(),
+        _ => true,
+    };
+    let opened = if is_open {
         // Opened since the fault; or there was no memory to open it with.
         vm.set_homes(vcpu.id, &mut vcpu.work, partition, core::iter::once(frame)).ok()
     } else {
@@ -120,11 +128,9 @@ pub(super) fn closed<V: Virt, M: HostMemory, H: Host>(
                     follow_changes(vcpu, changes);
                     return Outcome::Resume;
                 }
-                vcpu.moves.target = target;
                 vcpu.moves.region = Some(rid);
-                vcpu.moves.begin(tsc, host.host_instructions());
-                vcpu.request(work::MOVE);
-                return Outcome::Resume;
+                vcpu.moves.begin(home, tsc, host.instructions_at_exit());
+                return target.map_or(Outcome::Resume, Outcome::Move);
             }
             Verdict::Open(reason) => {
                 log::debug!("{}: region {} becomes global: {reason:?}", vm.name, rid.number());
@@ -141,10 +147,12 @@ pub(super) fn closed<V: Virt, M: HostMemory, H: Host>(
     }
 }
 
-/// Where the VCPU is to go on, once.
-pub(super) fn wanted_move<V: Virt>(vcpu: &mut Vcpu<V>) -> Option<u8> {
-    vcpu.work &= !work::MOVE;
-    vcpu.moves.target.take()
+/// The VCPU begins to run where a move has brought it. It neither slept nor missed anything meanwhile but its mail: its timers are
+/// due when they were, and what is offered to the guest is in its control block still.
+pub(super) fn arrive<V: Virt, H: Host>(vcpu: &mut Vcpu<V>, host: &mut H) {
+    // If that is past, it interrupts at once.
+    vcpu.armed = host.arm_timer(vcpu.due);
+    vcpu.request(work::MAIL);
 }
 
 /// Has the VCPU use the tables of its PCPU's cache domain. At the begin of each turn of a divided VM's VCPU, and when its VM has just
@@ -162,6 +170,9 @@ pub(super) fn follow<V: Virt, M: HostMemory, H: Host>(
         return;
     }
     set_tree(vcpu, vm, tree);
+    if vcpu.moves.arrives && tree.domain() == vcpu.moves.home {
+        return;
+    }
     let was_taken = vm.mailboxes.get(vcpu.id as usize).is_some_and(|mailbox| host.was_taken(mailbox));
     if was_taken && let Some(rid) = vcpu.moves.region.take() {
         open_for_idle(vcpu, vm, rid);

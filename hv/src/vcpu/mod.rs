@@ -182,6 +182,11 @@ impl<V: Virt> Vcpu<V> {
         self.ran.wrapping_add(tsc.wrapping_sub(self.turn_began))
     }
 
+    /// Its turn on a PCPU has ended, by host TSC `tsc`.
+    pub fn end_turn(&mut self, tsc: u64) {
+        self.ran = self.ran_until(tsc);
+    }
+
     /// The guest spins. Whether others should have the PCPU.
     fn should_yield(&mut self, others_wait: bool) -> bool {
         self.work &= !work::SPIN;

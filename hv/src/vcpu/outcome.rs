@@ -21,6 +21,8 @@ pub enum Outcome {
     Halt(u64),
     /// A host interrupt is pending.
     HostInterrupt,
+    /// It has touched memory that is mapped to the cache of this PCPU, and goes on there.
+    Move(u8),
     /// This VM cannot or should not go on.
     Stop(Stop),
 }

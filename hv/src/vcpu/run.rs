@@ -5,7 +5,7 @@
 
 mod rare;
 
-use self::rare::{interrupt_entry, kick, serve_rare};
+use self::rare::{interrupt_entry, kick, serve_rare, wakes};
 use abi::telemetry::ExitKind;
 use records::trace::What;
 
@@ -37,16 +37,15 @@ pub fn run<V: Virt, M: HostMemory, H: Host>(
     cpu: &mut V::Cpu,
     host: &mut H,
 ) -> Return {
-    startup::awake(vcpu, vm);
     if vm.regions.is_divided() {
         micro::follow(vcpu, vm, host);
     }
     vcpu.virt.set_ple(host.others_wait());
-    // Another VCPU may have used this PCPU's timer meanwhile: `timers::run` arms it again.
-    vcpu.armed = u64::MAX;
-    // Only VCPU 0 polls the console; the others would merely kick it at every run.
-    let console = if vcpu.id == 0 { work::CONSOLE } else { 0 };
-    vcpu.request(work::TIMERS | work::INTERRUPTS | work::MAIL | console);
+    if vcpu.moves.take_arrival() {
+        micro::arrive(vcpu, host);
+    } else {
+        startup::begin(vcpu, vm);
+    }
     // Two loops: one that does not trace does not look whether it should.
     if host.is_traced() {
         turn::<_, _, _, true>(vcpu, vm, cpu, host)
@@ -78,11 +77,11 @@ fn turn<V: Virt, M: HostMemory, H: Host, const TRACED: bool>(
                     count_short::<_, _, TRACED>(vcpu, host, ExitKind::Cpuid, begin, rip);
                     continue;
                 }
-                let begin = begin_exit(vcpu, host);
+                let begin = begin_exit(vcpu, vm, host);
                 (begin, rip, other(ExitContext { vcpu, vm, host, tsc: begin }))
             }
             Ended::PageFault(gva, error) => {
-                let begin = begin_exit(vcpu, host);
+                let begin = begin_exit(vcpu, vm, host);
                 let rip = if TRACED { vcpu.virt.rip() } else { 0 };
                 match mmu::page_fault(vcpu, vm, host, gva, error, true, begin) {
                     Outcome::Resume => {
@@ -100,12 +99,12 @@ fn turn<V: Virt, M: HostMemory, H: Host, const TRACED: bool>(
                     count_short::<_, _, TRACED>(vcpu, host, ExitKind::ControlReg, begin, rip);
                     continue;
                 }
-                let begin = begin_exit(vcpu, host);
+                let begin = begin_exit(vcpu, vm, host);
                 let access = exit::control::access(access, gpr);
                 (begin, rip, control_register(ExitContext { vcpu, vm, host, tsc: begin }, access))
             }
             Ended::Io(access) => {
-                let begin = begin_exit(vcpu, host);
+                let begin = begin_exit(vcpu, vm, host);
                 let rip = if TRACED { vcpu.virt.rip() } else { 0 };
                 match io::io(vcpu, vm, host, access, begin) {
                     None => {
@@ -116,26 +115,33 @@ fn turn<V: Virt, M: HostMemory, H: Host, const TRACED: bool>(
                 }
             }
             Ended::Other => {
-                let begin = begin_exit(vcpu, host);
+                let begin = begin_exit(vcpu, vm, host);
                 let rip = if TRACED { vcpu.virt.rip() } else { 0 };
                 (begin, rip, other(ExitContext { vcpu, vm, host, tsc: begin }))
             }
         };
-        let stop = perform(vcpu, outcome);
+        let end = perform(vcpu, outcome);
         if TRACED {
             trace_exit(vcpu, host, kind, begin as u32, rip);
         }
         vcpu.exits.add(kind, host.tsc().wrapping_sub(begin));
-        if let Some(stop) = stop {
+        if let Some(end) = end {
             vcpu.virt.load_host_state(cpu);
-            return Return::Stop(stop);
+            return end;
         }
     }
 }
 
 /// The time at which an exit begins.
 #[inline(always)]
-fn begin_exit<V: Virt, H: Host>(vcpu: &mut Vcpu<V>, host: &H) -> u64 {
+fn begin_exit<V: Virt, M: HostMemory, H: Host>(
+    vcpu: &mut Vcpu<V>,
+    vm: &Vm<V::NestedFormat, M>,
+    host: &mut H,
+) -> u64 {
+    if H::TELLS_EXITS && vm.regions.is_divided() {
+        host.exited();
+    }
     let begin = host.tsc();
     // The timer's interrupt has come or is about to, or it was lost: see `timers::run`. (It is never lost at an entry that ends
     // as CPUID or an access to a control register on the fast path: then no interrupt was offered to the guest.)
@@ -189,17 +195,18 @@ fn control_register<V: Virt, M: HostMemory, H: Host>(
 
 /// Carries out what dispatch decided.
 #[inline(always)]
-fn perform<V: Virt>(vcpu: &mut Vcpu<V>, outcome: Outcome) -> Option<Stop> {
+fn perform<V: Virt>(vcpu: &mut Vcpu<V>, outcome: Outcome) -> Option<Return> {
     match outcome {
         Outcome::Resume => {}
         Outcome::Next(rip) => complete(vcpu, rip),
-        Outcome::Inject(exception) => return inject(vcpu, exception),
+        Outcome::Inject(exception) => return inject(vcpu, exception).map(Return::Stop),
         Outcome::Halt(rip) => {
             complete(vcpu, rip);
             vcpu.request(work::HALTED | work::INTERRUPTS);
         }
         Outcome::HostInterrupt => vcpu.request(work::HOST),
-        Outcome::Stop(stop) => return Some(stop),
+        Outcome::Move(pcpu) => return Some(Return::Move(pcpu)),
+        Outcome::Stop(stop) => return Some(Return::Stop(stop)),
     }
     None
 }
@@ -368,7 +375,7 @@ fn serve_pending<V: Virt, M: HostMemory, H: Host>(
     if host.is_wanted() {
         return Some(Return::Yield);
     }
-    if vcpu.work & (work::SPIN | work::MOVE | work::TREE | work::PHASE | work::PAGER) != 0
+    if vcpu.work & (work::SPIN | work::TREE | work::PHASE | work::PAGER) != 0
         && let Some(end) = serve_rare(vcpu, vm, host)
     {
         return Some(end);
@@ -388,9 +395,4 @@ fn serve_pending<V: Virt, M: HostMemory, H: Host>(
         return Some(startup::sleeps_forever(vcpu, vm).map_or(Return::Idle, Return::Stop));
     }
     None
-}
-
-/// Whether a halted VCPU goes on.
-fn wakes<V: Virt>(vcpu: &Vcpu<V>) -> bool {
-    vcpu.virt.event_pending() || vcpu.has_offer() && vcpu.virt.can_take_interrupt()
 }

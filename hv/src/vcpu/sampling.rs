@@ -31,6 +31,13 @@ pub(super) fn read_counter_page<V: Virt, M: HostMemory>(
     }
 }
 
+/// Adds what PCPUs have counted of the VCPU's stays after it had left them.
+pub fn add_late_counts<V: Virt, M: HostMemory>(vcpu: &mut Vcpu<V>, vm: &Vm<V::NestedFormat, M>) {
+    if let Some(counts) = vm.mailboxes[vcpu.id as usize].take_late_counts() {
+        vcpu.counts.add(&counts);
+    }
+}
+
 /// Publishes the VCPU's sums at host TSC `tsc`, and writes a sample if the VM's period is over. When the next one is due.
 #[cold]
 #[inline(never)]
@@ -41,6 +48,7 @@ pub fn publish<V: Virt, M: HostMemory, H: Host>(
     tsc: u64,
 ) -> u64 {
     if let Some(now) = host.counters() {
+        add_late_counts(vcpu, vm);
         vcpu.counts.update(&now);
     }
     let ran = vcpu.ran_until(tsc);

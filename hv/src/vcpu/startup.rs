@@ -66,9 +66,15 @@ fn init<V: Virt, M: HostMemory>(vcpu: &mut Vcpu<V>, vm: &Vm<V::NestedFormat, M>)
     vcpu.request_root();
 }
 
-/// A run begins: whatever the VCPU slept for.
-pub(super) fn awake<V: Virt, M: HostMemory>(vcpu: &Vcpu<V>, vm: &Vm<V::NestedFormat, M>) {
+/// A turn begins, some time after the last one.
+#[inline(always)]
+pub(super) fn begin<V: Virt, M: HostMemory>(vcpu: &mut Vcpu<V>, vm: &Vm<V::NestedFormat, M>) {
     vm.hlt.awake(vcpu.id);
+    // Another VCPU may have used this PCPU's timer meanwhile: `timers::run` arms it again.
+    vcpu.armed = u64::MAX;
+    // Only VCPU 0 polls the console; the others would merely kick it at every run.
+    let console = if vcpu.id == 0 { work::CONSOLE } else { 0 };
+    vcpu.request(work::TIMERS | work::INTERRUPTS | work::MAIL | console);
 }
 
 /// The end of a VM none of whose VCPUs will ever run again: each one waits for start-up, or has halted with its interrupts

@@ -9,7 +9,10 @@
 
 use core::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering};
 
+use spin::Mutex;
+
 use super::work;
+use crate::arch::counters::BothSides;
 use crate::device::lapic::Lapic;
 use crate::device::message::{ApicAddress, DeliveryMode, InterruptMessage};
 
@@ -33,6 +36,8 @@ pub struct Mailbox {
     startup: AtomicU8,
     /// Bits of [`work`].
     work: AtomicU32,
+    /// What PCPUs have counted of stays that they had handed on by then.
+    late_counts: Mutex<Option<BothSides>>,
 }
 
 /// Work that a message brings, besides its vector.
@@ -58,7 +63,19 @@ impl Mailbox {
             level: Default::default(),
             startup: AtomicU8::new(0),
             work: AtomicU32::new(0),
+            late_counts: Mutex::new(None),
         }
+    }
+
+    /// Adds what a PCPU has counted of the VCPU's stay there, which has ended. It is no mail: the VCPU looks when it sums up.
+    pub fn add_late_counts(&self, part: &BothSides) {
+        let mut counts = self.late_counts.lock();
+        *counts = Some(counts.map_or(*part, |counts| counts.plus(part)));
+    }
+
+    /// What was added since the last call.
+    pub fn take_late_counts(&self) -> Option<BothSides> {
+        self.late_counts.lock().take()
     }
 
     /// Which VCPU of its VM.

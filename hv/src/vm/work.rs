@@ -34,8 +34,6 @@ pub const RELOAD: u32 = 1 << 13;
 pub const DEVICES: u32 = 1 << 14;
 /// The guest spins: others may have the PCPU.
 pub const SPIN: u32 = 1 << 15;
-/// Go on at a PCPU of another cache domain: see `vcpu::micro`.
-pub const MOVE: u32 = 1 << 16;
 /// Use the tables of the PCPU's cache domain.
 pub const TREE: u32 = 1 << 17;
 /// The VCPU is in a phase of regioning: look before each entry. See `vcpu::regions`.

@@ -207,8 +207,9 @@ impl<B: Backend> Machine<B> {
             return;
         }
         let now = self.now();
-        let all = guest.take_vcpus();
-        for descheduled in &all {
+        let mut all = guest.take_vcpus();
+        for descheduled in &mut all {
+            sampling::add_late_counts(&mut descheduled.vcpu, &guest.vm);
             let handle = guest.handles[descheduled.vcpu.id as usize];
             let time = self.sched.status(handle, now).map(|status| status.stats).unwrap_or_default();
             telemetry::record(Kind::Stats, |json| {

@@ -197,6 +197,9 @@ impl<B: Backend, const LAB: bool> Pcpu<B, LAB> {
 }
 
 impl<B: Backend, const LAB: bool> Host for Pcpu<B, LAB> {
+    // Elsewhere a count of what exits begin with is not worth its cost.
+    const TELLS_EXITS: bool = LAB;
+
     #[inline(always)]
     fn tsc(&self) -> u64 {
         self.lab_time().map_or_else(cpu::rdtsc_unordered, |time| time.now(self.cpu.index))
@@ -244,6 +247,14 @@ impl<B: Backend, const LAB: bool> Host for Pcpu<B, LAB> {
 
     fn host_instructions(&mut self) -> Option<u64> {
         self.counters.as_mut()?.host_instructions()
+    }
+
+    fn exited(&mut self) {
+        self.moves.exited_at = self.host_instructions();
+    }
+
+    fn instructions_at_exit(&mut self) -> Option<u64> {
+        if LAB { self.moves.exited_at } else { self.host_instructions() }
     }
 
     fn arm_timer(&mut self, deadline: u64) -> u64 {

@@ -195,6 +195,9 @@ fn regions<V: Virt, M: HostMemory>(
         let between = vm.regions.leaving() / counts.moves.max(1);
         json.number(key::MOVES_COUNTED, entered.count)?;
         json.number(key::MOVE_INSTRUCTIONS, leaving + between + entering)?;
+        json.begin_array(key::MOVE_PARTS)?;
+        [leaving, between, entering].iter().try_for_each(|part| json.number("", part))?;
+        json.end()?;
     }
     let Some(rounds) = &records.rounds else { return json.end() };
     let (counts, scans) = (rounds.counts(), &records.scans);

@@ -86,28 +86,28 @@ impl<B: Backend, const LAB: bool> Worker<B, LAB> {
             return false;
         }
         let now = self.pcpu.tsc();
-        let why = core::mem::replace(&mut self.why, Why::Preempt);
+        let mut why = core::mem::replace(&mut self.why, Why::Preempt);
+        let mut left = None;
+        if let Why::MoveTo(to) = why {
+            (why, left) = self.hand_over(to, now);
+        }
         let decision = self.machine.sched.schedule(self.pcpu.id(), why, now);
         let decided = self.pcpu.tsc();
         // The scheduler's own time is not the VCPU's.
         if let Some(loaded) = &mut self.loaded {
-            let vcpu = &mut loaded.taken.vcpu;
-            vcpu.ran = vcpu.ran.wrapping_add(now.wrapping_sub(vcpu.turn_began));
+            loaded.taken.vcpu.end_turn(now);
         }
         // The VCPU that ran stays loaded if it goes on: most turns switch nothing.
-        let mut left = None;
         if decision.run != self.loaded.as_ref().map(|loaded| loaded.handle) {
-            left = self.unload();
+            left = self.unload().or(left);
             if let Some(handle) = decision.run {
                 self.load(handle);
             }
         }
         // Until here no other PCPU may take the VCPU that left: its registers were in this one.
         self.machine.send(self.machine.sched.context_saved(self.pcpu.id(), now));
-        if let (Some(from), Some(guest)) = (self.pcpu.moves.left_at.take(), &left)
-            && let Some(to) = self.pcpu.host_instructions()
-        {
-            guest.vm.regions.count_leaving(to.saturating_sub(from));
+        if let Some(guest) = &left {
+            self.count_leaving(guest);
         }
         let switches = left.is_some();
         // It may have been the last VCPU to leave a VM that has stopped.
@@ -130,20 +130,18 @@ impl<B: Backend, const LAB: bool> Worker<B, LAB> {
             self.pcpu.trace(What::Run, *id, now, decided.wrapping_sub(now), 0);
         }
         // Counters are the PCPU's. What they count between these two readings is the VCPU's.
-        if let Some(now) = self.pcpu.counters() {
-            taken.vcpu.counts.begin(&now);
-        }
+        self.pcpu.begin_counts(&mut taken.vcpu.counts);
         if taken.vcpu.moves.is_on_the_way() {
             self.pcpu.moves.expect_entry();
         }
         let end = run(&mut taken.vcpu, &guest.vm, &mut self.cpu, &mut self.pcpu);
-        if let Some(now) = self.pcpu.counters() {
-            taken.vcpu.counts.update(&now);
-            self.pcpu.check_counters(&now);
-        }
-        if guest.vm.sampling.is_on() {
-            let tsc = self.pcpu.tsc();
-            sampling::publish(&mut taken.vcpu, &guest.vm, &mut self.pcpu, tsc);
+        // One that goes on elsewhere does not wait for this.
+        if !matches!(end, Return::Move(_)) {
+            self.pcpu.end_counts(&mut taken.vcpu.counts);
+            if guest.vm.sampling.is_on() {
+                let tsc = self.pcpu.tsc();
+                sampling::publish(&mut taken.vcpu, &guest.vm, &mut self.pcpu, tsc);
+            }
         }
         if guest.vm.regions.is_divided()
             && let Some(entered) = self.pcpu.entered()
@@ -169,6 +167,41 @@ impl<B: Backend, const LAB: bool> Worker<B, LAB> {
             Return::Stop(stop) => self.machine.stop(guest, stop),
         }
         true
+    }
+
+    /// The VCPU that has just run goes on at another PCPU, which is told before this one looks for something else to run. What the
+    /// scheduler is to be asked then, and the guest of a VCPU that has left the PCPU and not yet the scheduler's care: it is not always
+    /// free to go.
+    #[cold]
+    #[inline(never)]
+    fn hand_over(&mut self, to: PcpuId, now: u64) -> (Why, Option<Arc<Guest<B>>>) {
+        let Some(loaded) = &mut self.loaded else { return (Why::Preempt, None) };
+        loaded.taken.vcpu.end_turn(now);
+        let (id, begun) = (loaded.id, loaded.taken.vcpu.counts.begun().copied());
+        let Some(guest) = self.unload() else { return (Why::Preempt, None) };
+        let kick = self.machine.sched.hand_over(self.pcpu.id(), to, now);
+        if let Some(kick) = kick {
+            self.machine.send(kick);
+            self.count_leaving(&guest);
+        }
+        self.pcpu.end_counts_late(begun, &guest.vm.mailboxes[id as usize]);
+        match kick {
+            None => (Why::MoveTo(to), Some(guest)),
+            Some(_) => {
+                // It may have been the last VCPU to leave a VM that has stopped.
+                self.machine.reap(&guest);
+                (Why::Preempt, None)
+            }
+        }
+    }
+
+    /// Counts what was executed since the registers of a VCPU were saved that goes to another PCPU, if one does.
+    fn count_leaving(&mut self, guest: &Guest<B>) {
+        if let Some(from) = self.pcpu.moves.left_at.take()
+            && let Some(to) = self.pcpu.host_instructions()
+        {
+            guest.vm.regions.count_leaving(to.saturating_sub(from));
+        }
     }
 
     /// The guest of the loaded VCPU has stopped: the VCPU leaves, or it is the first one and continues the restart.

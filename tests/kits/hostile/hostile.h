@@ -7,6 +7,7 @@ typedef uint8_t u8;
 typedef uint16_t u16;
 typedef uint32_t u32;
 typedef uint64_t u64;
+typedef int64_t i64;
 
 enum { BLOCK = 0x10000, STACK = 0x4000, TRAP_STACK = 0x8000, MOST = 16, TABLES = 6, PAGE = 4096 };
 
@@ -96,3 +97,5 @@ action tables, registers;
 action code, rare_instructions, bulk;
 // virtio.c
 action virtio;
+// regions.c
+action regions;

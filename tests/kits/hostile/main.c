@@ -25,6 +25,7 @@ static const struct { const char *name; action *run; u32 weight; } ACTIONS[] = {
     {"controllers", interrupt_controllers, 8}, {"others", interrupts_to_others, 8}, {"itself", interrupts_to_itself, 8},
     {"storms", storms, 4}, {"sleeps", sleeps, 4}, {"spins", spins, 16}, {"tables", tables, 20}, {"registers", registers, 8},
     {"code", code, 6}, {"rare", rare_instructions, 8}, {"bulk", bulk, 3}, {"virtio", virtio, 15},
+    {"regions", regions, 12},
 };
 enum { COUNT = sizeof ACTIONS / sizeof *ACTIONS };
 

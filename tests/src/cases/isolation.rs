@@ -68,6 +68,12 @@ const GROWTH: u64 = 4 << 20;
 const SILENCE: Duration = Duration::from_secs(10);
 /// What is typed for that. Its processors' states are kept in the machine's console.
 const NUDGE: &[u8] = b"\x01pvcpus\rrestart hostile\rquit\r";
+/// What is typed again and again while Linux computes: regions that the hostile guest makes are mapped to one cache and the other, those with
+/// its code, stacks, tables and descriptors too. A region that there is not is an error of the monitor's.
+const CLOSE: &[u8] =
+    b"\x01pregions 1 0\rregions 2 1\rregions 3 0\rregions 4 1\rregions 5 0\rregions 6 1\rquit\r";
+/// How often.
+const CLOSE_EVERY: Duration = Duration::from_millis(900);
 /// A busy machine may take this many times as long as the guest is meant to run, plus this time.
 const PATIENCE: (u32, Duration) = (10, Duration::from_secs(900));
 
@@ -218,6 +224,7 @@ impl Machine {
         let start = Instant::now();
         let (mut first, mut last) = (None, 0);
         let (mut heard, mut heard_at, mut nudges) = (0, start, 0);
+        let mut closed_at = start;
         loop {
             sleep(Duration::from_millis(300));
             let now = qemu.processor_time();
@@ -235,6 +242,9 @@ impl Machine {
             } else if self.rounds > 0 && first.is_some() && heard_at.elapsed() > SILENCE {
                 qemu.types(NUDGE)?;
                 (heard_at, nudges) = (Instant::now(), nudges + 1);
+            } else if self.rounds > 0 && first.is_some() && closed_at.elapsed() > CLOSE_EVERY {
+                qemu.types(CLOSE)?;
+                closed_at = Instant::now();
             }
             if records.iter().any(|record| is(record, "end", "linux")) && rounds >= self.rounds + nudges {
                 return Ok((records, last - first.unwrap_or(last)));
@@ -326,6 +336,14 @@ fn judge(records: &[Value]) -> Result<()> {
         "no regions were looked for in the hostile guest: {}",
         last["paging"]["regions"]
     );
+
+    // Memory that is closed in a cache was, too, on tables of either kind.
+    let count = |key: &str| of("stats", "hostile").map(|record| paging(record, key)).sum::<u64>();
+    let [faults, moves, opened] = ["closed_faults", "region_moves", "regions_opened"].map(count);
+    ensure!(moves > 0, "closed memory: {faults} touches, {moves} moves, {opened} regions opened");
+    let said = of("console", "hostile").filter_map(|record| record["text"].as_str());
+    let wrong: Vec<_> = said.filter(|text| text.contains("WRONG")).collect();
+    ensure!(wrong.is_empty(), "hypercalls had wrong answers: {wrong:?}");
 
     // Time: while all want to run, each VCPU of Linux gets this part of a processor; while not all do, it gets more.
     let stats: Vec<_> = of("stats", "linux").collect();

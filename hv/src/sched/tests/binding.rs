@@ -1,8 +1,8 @@
 //! VCPUs that have followed their memory to another LLC.
 
 use super::super::topology::{PcpuId, PcpuSet, Topology};
-use super::super::{Credit, Scheduler, VcpuId, Why};
-use super::sim::{MS, S, add, config};
+use super::super::{Credit, Kick, Scheduler, VcpuId, Why};
+use super::sim::{Act, MS, Rng, S, Sim, add, config, seeds};
 
 const P: [PcpuId; 4] = [PcpuId(0), PcpuId(1), PcpuId(2), PcpuId(3)];
 
@@ -95,4 +95,69 @@ fn a_place_is_found_by_affinity_and_load() {
     assert_eq!(sched.place_in(moves, far), Some(P[2]));
     assert_eq!(sched.place_in(pinned, far), None);
     assert_eq!(sched.place_in(pinned, PcpuSet::ALL), Some(P[0]));
+}
+
+/// The short way to another PCPU leads to the same end as the one by a decision.
+#[test]
+fn a_vcpu_that_is_handed_over_arrives_as_one_that_was_sent() {
+    let (sent, [_, moves], now) = followed();
+    let (handed, _, _) = followed();
+    for sched in [&sent, &handed] {
+        assert_eq!(turn(sched, P[1], Why::Preempt, now), Some(moves));
+    }
+    let now = now + MS;
+    assert_eq!(turn(&sent, P[1], Why::MoveTo(P[3]), now), None);
+    assert_eq!(handed.hand_over(P[1], P[3], now), Some(Kick::NONE), "PCPU 3 has never run");
+    assert_eq!(turn(&handed, P[1], Why::Preempt, now), None);
+    for later in [now, now + MS] {
+        assert_eq!(handed.status(moves, later), sent.status(moves, later));
+        assert_eq!(handed.pcpu_stats(P[1], later).busy, sent.pcpu_stats(P[1], later).busy);
+        for sched in [&sent, &handed] {
+            assert_eq!(turn(sched, P[3], Why::Preempt, later), Some(moves));
+        }
+    }
+}
+
+#[test]
+fn what_cannot_go_is_not_handed_over() {
+    let (sched, [pinned, moves], now) = followed();
+    assert_eq!(sched.hand_over(P[0], P[2], now), None, "its affinity");
+    assert_eq!(turn(&sched, P[1], Why::Preempt, now), Some(moves));
+    assert_eq!(sched.hand_over(P[1], P[1], now), None, "it is there");
+    assert_eq!(sched.hand_over(P[1], PcpuId(4), now), None, "no PCPU");
+    assert_eq!(sched.hand_over(P[3], P[1], now), None, "nothing runs there");
+    let _kick = sched.pause(moves, now).unwrap();
+    assert_eq!(sched.hand_over(P[1], P[3], now), None, "it is paused");
+    assert_eq!(sched.runs_on(moves), Some(P[1]));
+    let _kick = sched.resume(moves, now).unwrap();
+    let _kick = sched.move_to(moves, P[2], now).unwrap();
+    assert_eq!(sched.hand_over(P[1], P[3], now), None, "it is sent elsewhere");
+    assert_eq!(sched.hand_over(P[1], P[2], now), Some(Kick(Some(P[2]))));
+    assert_eq!(turn(&sched, P[2], Why::Preempt, now), Some(moves));
+    let _kick = sched.wake(pinned, now);
+    let capped = sched.status(moves, now).unwrap().vm;
+    let _kicks = sched.set_cap(capped, 1, now).unwrap();
+    assert_eq!(sched.hand_over(P[2], P[3], now + 500 * MS), None, "its VM has used up its cap");
+}
+
+/// All rules of the simulation hold where VCPUs are handed over at random.
+#[test]
+fn hand_overs_at_any_moment_lose_no_vcpu() {
+    for seed in seeds(20) {
+        let mut rng = Rng(seed + 1);
+        let mut sim = Sim::credit(4, 2);
+        sim.hands_over = Some(Rng(seed * 3 + 7));
+        for n in 0..6 {
+            let vm = sim.vm(64 << rng.below(4), [0, 0, 150][n as usize % 3]);
+            let affinity =
+                if rng.below(3) == 0 { PcpuSet::from_bits(1 + rng.below(15)) } else { PcpuSet::ALL };
+            let mut rng = Rng(seed * 10 + n);
+            let act = move |_| Act { run: 1 + rng.below(20 * MS), sleep: rng.below(20 * MS), wakes: None };
+            sim.vcpu(vm, affinity, act);
+        }
+        sim.run(S / 2);
+        for id in sim.vcpus().collect::<Vec<_>>() {
+            assert!(sim.ran(id) > 0, "seed {seed}: {id:?}");
+        }
+    }
 }

@@ -93,6 +93,8 @@ pub struct Sim<P: Policy> {
     /// What was asked and answered, if asked for.
     pub log: Option<Vec<(u64, Input)>>,
     pub check_idle: bool,
+    /// VCPUs are handed over to random PCPUs by these numbers.
+    pub hands_over: Option<Rng>,
 }
 
 impl Sim<Credit> {
@@ -115,6 +117,7 @@ impl<P: Policy> Sim<P> {
             guests: vec![],
             log: None,
             check_idle: true,
+            hands_over: None,
         };
         for pcpu in 0..sim.cores.len() {
             sim.at(sim.now, Event::Kick(pcpu));
@@ -278,6 +281,7 @@ impl<P: Policy> Sim<P> {
                 }
             }
         }
+        self.hand_over(pcpu, why);
         let decision = self.sched.schedule(PcpuId(pcpu as u8), why, now);
         if let Some(log) = &mut self.log {
             log.push((now, Input::Turn(PcpuId(pcpu as u8), why, decision)));
@@ -313,15 +317,30 @@ impl<P: Policy> Sim<P> {
         }
     }
 
+    /// Sometimes hands the VCPU that a PCPU runs, and that would go on, over to another one before the PCPU decides.
+    fn hand_over(&mut self, pcpu: usize, why: Why) {
+        let pcpus = self.cores.len() as u64;
+        if let (Why::Preempt, Some(rng)) = (why, &mut self.hands_over)
+            && rng.below(3) == 0
+        {
+            let to = PcpuId(rng.below(pcpus) as u8);
+            if let Some(kick) = self.sched.hand_over(PcpuId(pcpu as u8), to, self.now) {
+                self.deliver(kick);
+            }
+        }
+    }
+
     /// The rules that hold at any moment.
     fn check(&mut self) {
         let mut seen = std::collections::HashSet::new();
         for (pcpu, core) in self.cores.iter().enumerate() {
             let pcpu = PcpuId(pcpu as u8);
             let queue = self.sched.pcpus[pcpu.index()].queue.lock();
-            assert_eq!(queue.current, core.runs);
+            // One that another PCPU has handed over to this one while it halted begins when it wakes.
+            let is_started = queue.idle && core.kicked && core.runs.is_none();
+            assert!(queue.current == core.runs || is_started, "{:?} and {:?}", queue.current, core.runs);
             assert_eq!(queue.leaving, None);
-            if let Some(id) = core.runs {
+            if let Some(id) = queue.current {
                 assert!(seen.insert(id), "{id:?} runs twice");
                 let vcpu = queue.get(id);
                 assert!(vcpu.affinity.contains(pcpu) || vcpu.target.is_some(), "{id:?} on {pcpu}");

@@ -26,9 +26,6 @@ pub(super) fn serve_rare<V: Virt, M: HostMemory, H: Host>(
     if vcpu.work & work::PHASE != 0 {
         regions::before_entry(vcpu, vm, host);
     }
-    if let Some(pcpu) = micro::wanted_move(vcpu) {
-        return Some(Return::Move(pcpu));
-    }
     let spins = vcpu.work & work::SPIN != 0;
     (spins && vcpu.should_yield(host.others_wait())).then_some(Return::Spin)
 }
@@ -55,4 +52,9 @@ pub(super) fn kick<V: Virt, M: HostMemory, H: Host>(
 pub(super) fn interrupt_entry<V: Virt, H: Host>(vcpu: &mut Vcpu<V>, cpu: &mut V::Cpu, host: &mut H) {
     vcpu.virt.load_host_state(cpu);
     host.interrupt_self();
+}
+
+/// Whether a halted VCPU goes on.
+pub(super) fn wakes<V: Virt>(vcpu: &Vcpu<V>) -> bool {
+    vcpu.virt.event_pending() || vcpu.has_offer() && vcpu.virt.can_take_interrupt()
 }

@@ -12,9 +12,10 @@ use crate::region::{Domain, Kind, Rid};
 use crate::vcpu::outcome::Return;
 use crate::vcpu::run::run;
 use crate::vcpu::testing::Machine;
-use crate::virt::Roots;
 use crate::virt::fake::Step;
+use crate::virt::{Roots, Virt};
 use crate::vm::regions::{NotPlaced, Regions};
+use crate::vm::work;
 
 /// A machine with two cache domains whose guest has a region of 8 frames from each of these on.
 fn machine(frames: &[u64], script: &[Step]) -> (Machine, Vec<Rid>) {
@@ -81,6 +82,29 @@ fn it_moves_to_the_regions_domain_and_runs_on_the_tables_there() {
     assert_eq!(machine.vcpu.faults.spurious, 1, "the second touch was of open memory");
     assert_eq!(kind(&machine, rids[0]), Kind::Local(Domain::new(1).unwrap()));
     assert_eq!(machine.vcpu.virt.entries, 3);
+}
+
+/// Where it goes on nothing is done again but for what belongs to the processor: its timer, and what came on the way.
+#[test]
+fn one_that_arrives_has_its_timer_and_its_mail() {
+    let (mut machine, rids) = machine(&[0x200], &[TOUCH]);
+    localise(&mut machine, rids[0], 1).unwrap();
+    machine.vcpu.virt.choices = [0x20_3000].into();
+    let turn = |machine: &mut Machine| run(&mut machine.vcpu, &machine.vm, &mut (), &mut machine.host);
+    let end = turn(&mut machine);
+    assert!(matches!(end, Return::Move(1)), "{end:?}");
+    let (due, ran) = (machine.vcpu.due, machine.vcpu.timers_ran);
+    machine.vm.mailboxes[0].request(work::NMI);
+    (machine.host.domain, machine.host.armed) = (1, None);
+    machine.host.cpu.tsc.set(due - 1000);
+    machine.host.wanted_at = Some(due - 1000);
+    assert!(matches!(turn(&mut machine), Return::Yield));
+    assert_eq!((machine.host.armed, machine.vcpu.armed, machine.vcpu.timers_ran), (Some(due), due, ran));
+    assert!(!machine.vm.mailboxes[0].has_mail() && machine.vcpu.virt.event_pending());
+    // The next turn is one like any other.
+    machine.host.wanted_at = Some(due - 1000);
+    assert!(matches!(turn(&mut machine), Return::Yield));
+    assert_ne!(machine.vcpu.timers_ran, ran);
 }
 
 #[test]

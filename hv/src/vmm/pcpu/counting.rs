@@ -4,18 +4,23 @@
 //! that interrupt has ended, to the VCPU's entry. One that was not halted counts nothing.
 
 use super::Pcpu;
-use crate::arch::counters::BothSides;
+use crate::arch::counters::{BothSides, VcpuCounts};
 use crate::hw::pmu::Counters;
 use crate::vcpu::host::Host as _;
+use crate::vm::mailbox::Mailbox;
 use crate::vmm::backend::Backend;
 
 /// Instructions of the hypervisor on this PCPU, as its counters had them.
 #[derive(Debug, Default)]
 pub struct MoveCounts {
-    /// When it was halted last.
-    pub halted_at: Option<u64>,
-    /// The same, at the begin of the turn, if it has run nothing since.
-    woken_at: Option<u64>,
+    /// When its last exit began.
+    pub exited_at: Option<u64>,
+    /// All counts when it was halted last, and then the count of instructions: reading all takes some.
+    halted_at: Option<BothSides>,
+    halt_began: Option<u64>,
+    /// It was halted since the last turn began; the same when this one began.
+    was_halted: bool,
+    is_woken: bool,
     /// The same, for a VCPU that comes from another PCPU.
     entry_from: Option<u64>,
     /// What it took until the entry of that.
@@ -25,22 +30,60 @@ pub struct MoveCounts {
 }
 
 impl MoveCounts {
+    /// The PCPU is about to be halted.
+    pub fn halts(&mut self, counts: Option<BothSides>, instructions: Option<u64>) {
+        (self.halted_at, self.halt_began, self.was_halted) = (counts, instructions, true);
+    }
+
+    /// All counts when it was halted, if it was before this turn.
+    fn at_wake(&self) -> Option<&BothSides> {
+        self.halted_at.as_ref().filter(|_| self.is_woken)
+    }
+
     /// A turn begins.
     pub fn begin(&mut self) {
-        self.woken_at = self.halted_at.take();
+        self.is_woken = core::mem::take(&mut self.was_halted);
     }
 
     /// The VCPU that is about to be entered comes from another PCPU: what this one executes until then is to be counted.
     pub fn expect_entry(&mut self) {
-        self.entry_from = self.woken_at.take();
+        self.entry_from = self.halt_began.filter(|_| self.is_woken);
         self.entry_took = None;
     }
 }
 
 impl<B: Backend, const LAB: bool> Pcpu<B, LAB> {
+    /// The stay of a VCPU begins, which counts from here on; after a halt from there on, because waking up is done for it.
+    pub fn begin_counts(&mut self, counts: &mut VcpuCounts) {
+        match self.moves.at_wake() {
+            Some(at_wake) => counts.begin(at_wake),
+            None => {
+                if let Some(now) = self.counters() {
+                    counts.begin(&now);
+                }
+            }
+        }
+    }
+
+    /// Its stay has ended.
+    pub fn end_counts(&mut self, counts: &mut VcpuCounts) {
+        if let Some(now) = self.counters() {
+            counts.update(&now);
+            self.check_counters(&now);
+        }
+    }
+
+    /// The same of a VCPU that has left already, whose stay began at `begun`.
+    pub fn end_counts_late(&mut self, begun: Option<BothSides>, mailbox: &Mailbox) {
+        if let (Some(begun), Some(now)) = (begun, self.counters()) {
+            mailbox.add_late_counts(&now.since(&begun));
+            self.check_counters(&now);
+        }
+    }
+
     /// Gives counters up that do not count, after a VCPU's turn in which they ended with these values: what is absent is
     /// better than a zero.
-    pub fn check_counters(&mut self, now: &BothSides) {
+    fn check_counters(&mut self, now: &BothSides) {
         let ran = self.entered.is_some();
         if let Some(counters) = self.counters.as_mut().filter(|counters| counters.are_some())
             && self.stall_detector.look(now, ran)
