@@ -80,7 +80,7 @@ pub unsafe fn fill(to: *mut u8, byte: u8, len: usize) {
 }
 
 /// Memory from this size on is filled by a loop: more than the caches next to a processor hold.
-const LARGE: usize = 2 << 20;
+pub const LARGE: usize = 2 << 20;
 /// Bytes of an iteration of [`fill_large`].
 const STRIDE: usize = 128;
 
@@ -111,10 +111,76 @@ unsafe fn fill_large(to: *mut u8, pattern: u64, len: usize) {
     }
 }
 
+/// Fills memory with zeroes where it is not: of each page that has none yet, it is only read. Where the machine is emulated, memory that
+/// nothing has written to takes no memory there, and the first store to a page takes the emulator's own kernel many times as long as
+/// a look. A guest uses a part of its memory.
+///
+/// # Safety
+/// The range is readable and writable, and nothing else writes to it.
+pub unsafe fn clear(to: *mut u8, len: usize) {
+    let mut at = 0;
+    while at < len {
+        let (page, bytes) = (to.wrapping_add(at), PAGE.min(len - at));
+        // SAFETY: a part of the caller's range.
+        unsafe {
+            if !bytes.is_multiple_of(STRIDE) || !is_zero(page, bytes) {
+                fill(page, 0, bytes);
+            }
+        }
+        at += bytes;
+    }
+}
+
+/// What [`clear`] looks at before it writes.
+const PAGE: usize = 4096;
+
+/// Whether memory is all zeroes; as [`fill_large`], it is read by an unrolled loop.
+///
+/// # Safety
+/// The range is readable; its length is a multiple of [`STRIDE`], and not 0.
+#[inline(never)]
+unsafe fn is_zero(from: *const u8, len: usize) -> bool {
+    let mut found: u64;
+    // SAFETY: the caller's promise; the index goes from -len to 0 in steps that divide it.
+    unsafe {
+        asm!("2:",
+             "mov {found}, [{end} + {index}]", "or {found}, [{end} + {index} + 8]",
+             "or {found}, [{end} + {index} + 16]", "or {found}, [{end} + {index} + 24]",
+             "or {found}, [{end} + {index} + 32]", "or {found}, [{end} + {index} + 40]",
+             "or {found}, [{end} + {index} + 48]", "or {found}, [{end} + {index} + 56]",
+             "or {found}, [{end} + {index} + 64]", "or {found}, [{end} + {index} + 72]",
+             "or {found}, [{end} + {index} + 80]", "or {found}, [{end} + {index} + 88]",
+             "or {found}, [{end} + {index} + 96]", "or {found}, [{end} + {index} + 104]",
+             "or {found}, [{end} + {index} + 112]", "or {found}, [{end} + {index} + 120]",
+             "jnz 3f",
+             "add {index}, {stride}",
+             "jnz 2b",
+             "3:",
+             found = out(reg) found, end = in(reg) from.wrapping_add(len),
+             index = inout(reg) len.wrapping_neg() => _, stride = const STRIDE,
+             options(nostack, readonly));
+    }
+    found == 0
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
     use proptest::prelude::*;
+
+    #[test]
+    fn all_that_is_not_zero_is_cleared_and_nothing_else() {
+        let len = 2 * PAGE + 3 * STRIDE + 9;
+        let inside = [0, 7, 8, STRIDE - 1, STRIDE, PAGE - 1, PAGE, 2 * PAGE, 2 * PAGE + STRIDE, len - 1];
+        for at in inside {
+            let mut memory = vec![0u8; 3 + len + 5];
+            (memory[2], memory[3 + at], memory[3 + len]) = (1, 0x80, 2);
+            // SAFETY: within `memory`.
+            unsafe { clear(memory.as_mut_ptr().add(3), len) };
+            let left: Vec<_> = memory.iter().enumerate().filter(|(_, byte)| **byte != 0).collect();
+            assert_eq!(left, [(2, &1), (3 + len, &2)], "a byte at {at}");
+        }
+    }
 
     #[test]
     fn large_memory_is_filled_to_its_last_byte() {
