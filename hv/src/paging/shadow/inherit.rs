@@ -236,10 +236,11 @@ impl<M: TableMemory, F: PteFormat> Shadow<M, F> {
     pub(super) fn start_unsync(&mut self, id: PageId) {
         let page = self.pool.page_mut(id);
         (page.unsync, page.quiet) = (true, 0);
-        let number = page.key.number();
-        self.unsync.push(Unsync::new(id, number));
+        let key = page.key;
+        self.unsync.push(Unsync::new(id, key.number()));
         self.statistics.unsynced += 1;
-        if self.agile.is_some() {
+        // Of tables that may be nested, only nested ones begin so.
+        if self.may_be_nested(key) {
             self.upper_unsync = true;
             self.begin_nested(id);
         }

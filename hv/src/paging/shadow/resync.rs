@@ -41,13 +41,17 @@ impl<M: TableMemory, F: PteFormat> Shadow<M, F> {
         self.resync_leaves(memory, 1);
     }
 
-    /// The same where all of them are of level 1. Each that has not changed is quiet for `step` flushes more.
+    /// The same of those of level 1 that are not nested; there are no others but nested ones. Each that has not changed is quiet for
+    /// `step` flushes more.
     #[inline(always)]
     pub(super) fn resync_leaves(&mut self, memory: &impl GuestMemory, step: u8) {
         // Seldom is one, and only then they are gone through again.
         let mut done = false;
         for at in 0..self.unsync.len() {
             let id = self.unsync[at].id;
+            if self.pool.page(id).nested {
+                continue;
+            }
             let changed = self.resync_page(memory, id);
             let page = self.pool.page_mut(id);
             // A table that was written since the last flush is likely to be written before the next.
@@ -67,7 +71,8 @@ impl<M: TableMemory, F: PteFormat> Shadow<M, F> {
     /// Whether the guest need not write to an unsync table any more: nothing leads to it, or nothing has changed there for long.
     #[inline(always)]
     fn is_done(&self, id: PageId) -> bool {
-        self.pool.is_orphan(id) || self.pool.page(id).quiet >= self.tuning.quiet
+        let page = self.pool.page(id);
+        !page.nested && (page.quiet >= self.tuning.quiet || self.pool.is_orphan(id))
     }
 
     /// Brings a page of level 1 in step; returns whether anything had changed. Others are emptied.
