@@ -10,7 +10,7 @@ use super::super::left_out::Step;
 use super::super::pool::PageId;
 use super::super::role::Key;
 use super::super::sync::Unsync;
-use super::upper::MAX_UPPER;
+use super::upper::{MAX_UPPER, UPPER_WRITES};
 use super::{MAX_NESTED, MAX_WRITES};
 use crate::arch::addr::Hfn;
 use crate::mem::guest_memory::GuestMemory;
@@ -59,7 +59,7 @@ impl<M: TableMemory, F: PteFormat> Shadow<M, F> {
     fn enough_writes(&self, id: PageId) -> usize {
         if !self.is_modelled() {
             // Nothing moves with it.
-            return 2;
+            return UPPER_WRITES;
         }
         let level = self.pool.page(id).key.level();
         (2 + self.shadowed_below(id)) << (2 * level.saturating_sub(2))

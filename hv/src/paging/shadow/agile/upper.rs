@@ -1,7 +1,7 @@
 //! Agile paging's machine `commodity`: tables of levels 2 and 3 that the guest keeps writing stay unsync over its flushes.
 //!
-//! It is plain shadow paging otherwise. A table that is written twice within the window becomes nested as on the modelled machine:
-//! it is not write-protected, faults below it walk the guest's tables from the root, and flushes compare it. No processor goes on
+//! It is plain shadow paging otherwise. A table that is written often within the window becomes nested as on the modelled machine: it
+//! is not write-protected, faults below it walk the guest's tables from the root, and flushes compare it. No processor goes on
 //! in the guest's tables there, so level 1 below it is as in plain shadow paging, in step or unsync until it is quiet. When the
 //! guest has not changed it for a timeout, which its contents tell, it is write-protected again.
 //!
@@ -21,6 +21,10 @@ use abi::telemetry::key;
 
 /// Shadow pages above level 1 that stay unsync at a time. A table that would exceed this stays write-protected.
 pub(super) const MAX_UPPER: usize = 16;
+
+/// Writes within the window after which a table stays unsync. A process that starts and ends writes its tables a few times, and
+/// faults below them more often: it would lose more by the walks than it gains.
+pub(super) const UPPER_WRITES: usize = 8;
 
 /// Tables above level 1 that stay unsync.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -73,7 +73,7 @@ fn a_hypervisor_that_does_not_zap_what_moves_is_found_out() {
 
 #[test]
 fn a_hypervisor_that_does_not_shoot_down_what_moves_is_found_out() {
-    is_found_out(Omits::Flush, &[(Off, 9), (FourLevel, 0)]);
+    is_found_out(Omits::Flush, &[(Off, 11), (FourLevel, 0)]);
 }
 
 #[test]
