@@ -254,7 +254,7 @@ mod tests {
             "agile,window_ms=1,timeout_ms=60000,start_ms=0",
             "agile,machine=commodity",
             "agile,machine=commodity,start_ms=0,cost_milli=1000",
-            "agile,machine=commodity,upper_ms=0",
+            "agile,machine=commodity,upper_ms=5",
             "random",
             "random,seed=7",
             "threshold,faults=5,interval_ms=10",

@@ -117,7 +117,7 @@ parameters! {
         retry_ms: u32 = 1000, 1, LONGEST_MS;
         /// Milliseconds within which eight writes to a table of level 2 or 3 leave it unsync, in a shadow address space; without a
         /// change for as long it is write-protected again. 0: all are write-protected.
-        upper_ms: u32 = 5, 0, LONGEST_MS;
+        upper_ms: u32 = 0, 0, LONGEST_MS;
     }
 }
 
