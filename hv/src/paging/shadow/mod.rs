@@ -320,7 +320,7 @@ impl<M: TableMemory, F: PteFormat> Shadow<M, F> {
     pub fn flush_all(&mut self, memory: &impl GuestMemory) -> TlbFlush {
         self.begin();
         self.resync_all(memory, |shadow| shadow.pool.root());
-        self.pool.take_owed_and(TlbFlush::All)
+        self.pool.take_owed_and_all()
     }
 
     /// Which entries of the processor's PAT stand for the guest's from now on, if not the same ones.

@@ -137,7 +137,7 @@ impl<V: Virt> Vcpu<V> {
     }
 
     /// Asks for what the shadow engine owes the processor.
-    #[inline]
+    #[inline(always)]
     fn perform_flush(&mut self, flush: TlbFlush) {
         match flush {
             TlbFlush::None => {}
