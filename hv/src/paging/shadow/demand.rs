@@ -175,7 +175,7 @@ impl<M: TableMemory, F: PteFormat> Shadow<M, F> {
         self.invlpgs = self.invlpgs.saturating_add(1);
         if self.invlpgs >= self.tuning.invlpgs {
             self.invlpgs = 0;
-            self.resync_leaves(memory, self.tuning.quiet.div_ceil(2));
+            self.resync_leaves::<false>(memory, self.tuning.quiet.div_ceil(2));
         }
     }
 }

@@ -38,18 +38,18 @@ impl<M: TableMemory, F: PteFormat> Shadow<M, F> {
             let root = next(self);
             return self.sync_all(memory, root);
         }
-        self.resync_leaves(memory, 1);
+        self.resync_leaves::<false>(memory, 1);
     }
 
-    /// The same of those of level 1 that are not nested; there are no others but nested ones. Each that has not changed is quiet for
-    /// `step` flushes more.
+    /// The same of those of level 1 that are not nested; there are no others but nested ones, and these only with `NESTED`: the path
+    /// of a load of CR3 has no test for them. Each that has not changed is quiet for `step` flushes more.
     #[inline(always)]
-    pub(super) fn resync_leaves(&mut self, memory: &impl GuestMemory, step: u8) {
+    pub(super) fn resync_leaves<const NESTED: bool>(&mut self, memory: &impl GuestMemory, step: u8) {
         // Seldom is one, and only then they are gone through again.
         let mut done = false;
         for at in 0..self.unsync.len() {
             let id = self.unsync[at].id;
-            if self.pool.page(id).nested {
+            if NESTED && self.pool.page(id).nested {
                 continue;
             }
             let changed = self.resync_page(memory, id);
@@ -58,7 +58,7 @@ impl<M: TableMemory, F: PteFormat> Shadow<M, F> {
             page.quiet = if changed { 0 } else { page.quiet.saturating_add(step) };
             done |= page.quiet >= self.tuning.quiet || !page.is_linked();
         }
-        while done && let Some(at) = self.unsync.iter().position(|page| self.is_done(page.id)) {
+        while done && let Some(at) = self.unsync.iter().position(|page| self.is_done::<NESTED>(page.id)) {
             let Unsync { id, number, .. } = self.unsync[at];
             if self.pool.is_orphan(id) {
                 self.free(id);
@@ -70,9 +70,9 @@ impl<M: TableMemory, F: PteFormat> Shadow<M, F> {
 
     /// Whether the guest need not write to an unsync table any more: nothing leads to it, or nothing has changed there for long.
     #[inline(always)]
-    fn is_done(&self, id: PageId) -> bool {
+    fn is_done<const NESTED: bool>(&self, id: PageId) -> bool {
         let page = self.pool.page(id);
-        !page.nested && (page.quiet >= self.tuning.quiet || self.pool.is_orphan(id))
+        !(NESTED && page.nested) && (self.pool.is_orphan(id) || page.quiet >= self.tuning.quiet)
     }
 
     /// Brings a page of level 1 in step; returns whether anything had changed. Others are emptied.

@@ -22,7 +22,7 @@ use crate::paging::guest_walk::PagingKind;
 impl<M: TableMemory, F: PteFormat> Shadow<M, F> {
     /// The guest flushes everything, and then uses this root: brings the nested pages below it in step, and the other unsync pages.
     pub(in super::super) fn sync_all(&mut self, memory: &impl GuestMemory, root: Option<PageId>) {
-        self.resync_leaves(memory, 1);
+        self.resync_leaves::<true>(memory, 1);
         if let Some(root) = root {
             self.sync_from(memory, root, true);
         }
