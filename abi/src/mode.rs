@@ -226,8 +226,8 @@ mod tests {
             ),
             (
                 "agile,machine=commodity,timeout_ms=1",
-                "agile,machine=commodity takes its parameters as key=value; the keys are start_ms, window_ms, cost_milli and \
-                 retry_ms",
+                "agile,machine=commodity takes its parameters as key=value; the keys are start_ms, window_ms, cost_milli, \
+                 retry_ms and upper_ms",
             ),
             ("random,seed", "seed is a number from 0 to 9223372036854775807"),
             ("random,seed=-1", "seed is a number from 0 to 9223372036854775807"),
@@ -254,6 +254,7 @@ mod tests {
             "agile,window_ms=1,timeout_ms=60000,start_ms=0",
             "agile,machine=commodity",
             "agile,machine=commodity,start_ms=0,cost_milli=1000",
+            "agile,machine=commodity,upper_ms=5",
             "random",
             "random,seed=7",
             "threshold,faults=5,interval_ms=10",

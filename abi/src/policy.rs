@@ -115,6 +115,9 @@ parameters! {
         cost_milli: u32 = 50, 1, MILLI;
         /// Milliseconds of its own time after which shadow tables are tried again; doubled each time that they cost too much.
         retry_ms: u32 = 1000, 1, LONGEST_MS;
+        /// Milliseconds within which eight writes to a table of level 2 or 3 leave it unsync, in a shadow address space; without a
+        /// change for as long it is write-protected again. 0: all are write-protected.
+        upper_ms: u32 = 0, 0, LONGEST_MS;
     }
 }
 

@@ -200,6 +200,7 @@ keys! {
     // stats.paging.spaces
     SPACES = "spaces", SHADOW_SPACES = "shadow_spaces", KNOWN_SPACES = "known_spaces", SPACES_TO_SHADOW = "spaces_to_shadow",
     SPACES_TO_NESTED = "spaces_to_nested", SPACES_PUT_OFF = "spaces_put_off", NESTED_CR3_LOADS = "nested_cr3_loads",
+    UPPER_UNSYNC = "upper_unsync", UPPER_TO_UNSYNC = "upper_to_unsync", UPPER_PROTECTED = "upper_protected",
     // stats.paging.regions
     REGIONS = "regions", CLOSED_FAULTS = "closed_faults", REGION_MOVES = "region_moves", REGIONS_OPENED = "regions_opened",
     REGIONS_FOUND = "regions_found", ROUNDS = "rounds", TOUCHES = "touches", REGIONS_BORN = "regions_born",

@@ -162,6 +162,13 @@ impl Translation {
         }
     }
 
+    /// When tables above level 1 stay unsync in address spaces that are shadow, if they do at all.
+    pub fn upper_times(&self) -> Option<AgileTimes> {
+        let Mode::Commodity(parameters) = self.mode() else { return None };
+        let nanos = u64::from(parameters.upper_ms) * 1_000_000;
+        (nanos > 0).then_some(AgileTimes { window: nanos, timeout: nanos, start: 0 })
+    }
+
     /// Whether the engine is chosen for each address space.
     #[inline(always)]
     pub fn is_by_space(&self) -> bool {

@@ -11,6 +11,7 @@ use crate::mem::tier::sharing::Target;
 use crate::paging::engine::Engine;
 use crate::paging::format::{NestedAttr, PteFormat};
 use crate::paging::policy::engines_of;
+use crate::paging::shadow::Shadow;
 use crate::sched::topology::PcpuId;
 use crate::sched::{PcpuStats, VcpuStats};
 use crate::trace::cost::{Cost, Turns};
@@ -314,6 +315,7 @@ fn paging<V: Virt, M: HostMemory>(
     json.number(key::REFILL_TICKS, counts.refill_ticks)?;
     json.number(key::REFILL_FAULTS, counts.refill_faults)?;
     json.end()?;
+    let upper = vm.shadow.lock().as_ref().map(Shadow::upper_counts).unwrap_or_default();
     if let Some(spaces) = &*vm.translation.spaces() {
         json.begin_object(key::SPACES)?;
         json.number(key::KNOWN_SPACES, spaces.iter().count() as u64)?;
@@ -321,7 +323,7 @@ fn paging<V: Virt, M: HostMemory>(
             key::SHADOW_SPACES,
             spaces.iter().filter(|space| space.engine.is_shadow()).count() as u64,
         )?;
-        for (name, count) in spaces.counts.named() {
+        for (name, count) in spaces.counts.named().into_iter().chain(upper.named()) {
             json.number(name, count)?;
         }
         json.end()?;

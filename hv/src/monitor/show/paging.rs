@@ -7,7 +7,7 @@ use core::fmt::{self, Write};
 use crate::monitor::view::View;
 use crate::paging::engine::Engine;
 use crate::paging::policy::spaces::Spaces;
-use crate::paging::shadow::Shadow;
+use crate::paging::shadow::{Shadow, UpperCounts};
 use crate::trace::cost::Cost;
 use crate::vcpu::mmu::AgileExits;
 use crate::virt::Virt;
@@ -51,8 +51,9 @@ fn cost(direction: &str, cost: Cost, answer: &mut dyn Write) -> fmt::Result {
 
 /// Address spaces by levels: tables shadowed and nested. Then what agile paging has counted.
 pub fn agile<V: Virt, M: HostMemory>(view: &View<'_, V, M>, answer: &mut dyn Write) -> fmt::Result {
+    let upper = view.vm.shadow.lock().as_ref().map(Shadow::upper_counts).unwrap_or_default();
     if let Some(spaces) = &*view.vm.translation.spaces() {
-        return self::spaces(spaces, answer);
+        return self::spaces(spaces, &upper, answer);
     }
     if view.vm.translation.in_force() != Engine::Agile {
         return writeln!(answer, "agile paging is not in use; `mode agile` begins it");
@@ -91,7 +92,7 @@ fn cached_roots(hits: u64, misses: u64, answer: &mut dyn Write) -> fmt::Result {
 }
 
 /// Address spaces that are nested or shadow as a whole, those that have run for longest first.
-fn spaces(spaces: &Spaces, answer: &mut dyn Write) -> fmt::Result {
+fn spaces(spaces: &Spaces, upper: &UpperCounts, answer: &mut dyn Write) -> fmt::Result {
     writeln!(answer, "address space          tables      own time  cost of shadow tables  changes")?;
     let mut all: Vec<_> = spaces.iter().collect();
     all.sort_by_key(|space| Reverse(space.own));
@@ -100,7 +101,7 @@ fn spaces(spaces: &Spaces, answer: &mut dyn Write) -> fmt::Result {
         let (root, changes) = (space.root, space.changes);
         writeln!(answer, "CR3 {root:#018x} {name:>6} {own:>10} ms {cost:>19} ms {changes:>8}")?;
     }
-    for (name, count) in spaces.counts.named() {
+    for (name, count) in spaces.counts.named().into_iter().chain(upper.named()) {
         writeln!(answer, "{name:<17} {count:>12}")?;
     }
     Ok(())

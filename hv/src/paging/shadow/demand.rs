@@ -60,12 +60,12 @@ impl<M: TableMemory, F: PteFormat> Shadow<M, F> {
     /// table is unsync. Several VCPUs would have to be stopped before the first one becomes so.
     #[inline(always)]
     pub fn passes_invlpg(&self) -> bool {
-        F::FILTERS_FAULTS && !self.is_shared && self.unsync.is_empty() && self.agile.is_none()
+        F::FILTERS_FAULTS && !self.is_shared && self.unsync.is_empty() && !self.is_modelled()
     }
 
     /// Whether a table of level 1, to which the guest is about to write at `at`, stays write-protected.
     pub(super) fn stays_protected(&mut self, memory: &impl GuestMemory, at: Hpa) -> bool {
-        if !self.pool.filters_faults() || self.agile.is_some() || !self.tuning.demand {
+        if !self.pool.filters_faults() || self.is_modelled() || !self.tuning.demand {
             return false;
         }
         let mut seen = 0;
@@ -121,8 +121,7 @@ impl<M: TableMemory, F: PteFormat> Shadow<M, F> {
     ) {
         let page = self.pool.page(id);
         let (key, base) = (page.key, page.gfn.base().0);
-        if page.unsync || !key.is_plain_table() || key.level() != 1 || seen > FOLLOWED || self.agile.is_some()
-        {
+        if page.unsync || !key.is_plain_table() || key.level() != 1 || seen > FOLLOWED || self.is_modelled() {
             return;
         }
         self.pool.page_mut(id).writing.last = index as u16;
@@ -164,7 +163,7 @@ impl<M: TableMemory, F: PteFormat> Shadow<M, F> {
         page.writing.missed = page.writing.missed.saturating_add(1);
         let is_due = page.writing.missed >= 1 << page.writing.runs;
         // With others it would take a shootdown.
-        is_due && self.pool.filters_faults() && !self.is_shared && self.agile.is_none() && self.tuning.demand
+        is_due && self.pool.filters_faults() && !self.is_shared && !self.is_modelled() && self.tuning.demand
     }
 
     /// The guest has flushed a page with an exit, because there are unsync tables. Those to which nothing happens for a number of
@@ -176,7 +175,7 @@ impl<M: TableMemory, F: PteFormat> Shadow<M, F> {
         self.invlpgs = self.invlpgs.saturating_add(1);
         if self.invlpgs >= self.tuning.invlpgs {
             self.invlpgs = 0;
-            self.resync_leaves(memory, self.tuning.quiet.div_ceil(2));
+            self.resync_leaves::<false>(memory, self.tuning.quiet.div_ceil(2));
         }
     }
 }

@@ -121,11 +121,15 @@ impl<M: TableMemory, F: PteFormat> Shadow<M, F> {
 
     /// The root of four levels to which a page of level 2 belongs: one of them, if there are several.
     fn user_root(&self, id: PageId) -> Option<PageId> {
-        if self.upper_unsync || !self.pool.page(id).is_in_use() {
+        if !self.pool.page(id).is_in_use() {
             return None;
         }
         let (above, _) = self.pool.parent(id)?;
         let (root, index) = self.pool.parent(above)?;
+        // What is unsync may lead elsewhere than the guest's entries.
+        if self.upper_unsync && [id, above, root].iter().any(|&id| self.pool.page(id).unsync) {
+            return None;
+        }
         let key = self.pool.page(root).key;
         (key.level() == 4 && key.is_plain_table() && index < UPPER_HALF).then_some(root)
     }
@@ -236,10 +240,11 @@ impl<M: TableMemory, F: PteFormat> Shadow<M, F> {
     pub(super) fn start_unsync(&mut self, id: PageId) {
         let page = self.pool.page_mut(id);
         (page.unsync, page.quiet) = (true, 0);
-        let number = page.key.number();
-        self.unsync.push(Unsync::new(id, number));
+        let key = page.key;
+        self.unsync.push(Unsync::new(id, key.number()));
         self.statistics.unsynced += 1;
-        if self.agile.is_some() {
+        // Of tables that may be nested, only nested ones begin so.
+        if self.may_be_nested(key) {
             self.upper_unsync = true;
             self.begin_nested(id);
         }

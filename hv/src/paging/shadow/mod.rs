@@ -47,7 +47,7 @@ mod sync;
 mod tests;
 mod unsync;
 
-pub use agile::{AgileCounts, AgileSpace, AgileTimes};
+pub use agile::{AgileCounts, AgileSpace, AgileTimes, UpperCounts};
 pub use check::Disagreement;
 pub use fault::{AddressSpace, PageFault};
 pub use hardware::{HardwareControls, exiting_faults};
@@ -208,6 +208,7 @@ pub struct Shadow<M: TableMemory, F: PteFormat> {
     /// Agile paging, while it is in force.
     agile: Option<agile::Agile>,
     agile_counts: AgileCounts,
+    upper_counts: AgileCounts,
     /// Comparisons of nested pages so far. It goes on from one time of agile paging to the next: pages that are kept know the last one
     /// that came to them.
     syncs: u64,
@@ -262,6 +263,7 @@ impl<M: TableMemory, F: PteFormat> Shadow<M, F> {
             invlpgs: 0,
             agile: None,
             agile_counts: AgileCounts::default(),
+            upper_counts: AgileCounts::default(),
             syncs: 0,
             unlinked,
             dying: None,
@@ -318,7 +320,7 @@ impl<M: TableMemory, F: PteFormat> Shadow<M, F> {
     pub fn flush_all(&mut self, memory: &impl GuestMemory) -> TlbFlush {
         self.begin();
         self.resync_all(memory, |shadow| shadow.pool.root());
-        self.pool.take_owed_and(TlbFlush::All)
+        self.pool.take_owed_and_all()
     }
 
     /// Which entries of the processor's PAT stand for the guest's from now on, if not the same ones.

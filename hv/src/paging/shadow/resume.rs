@@ -80,7 +80,7 @@ impl<M: TableMemory, F: PteFormat> Shadow<M, F> {
         }
         // Faults find their pages again.
         self.pool.forget_paths();
-        (Reload, self.pool.take_owed_and(TlbFlush::All))
+        (Reload, self.pool.take_owed_and_all())
     }
 
     /// Leaves a page of level 1 to be compared when it is linked next. Nothing leads to it until then.

@@ -38,23 +38,27 @@ impl<M: TableMemory, F: PteFormat> Shadow<M, F> {
             let root = next(self);
             return self.sync_all(memory, root);
         }
-        self.resync_leaves(memory, 1);
+        self.resync_leaves::<false>(memory, 1);
     }
 
-    /// The same where all of them are of level 1. Each that has not changed is quiet for `step` flushes more.
+    /// The same of those of level 1 that are not nested; there are no others but nested ones, and these only with `NESTED`: the path
+    /// of a load of CR3 has no test for them. Each that has not changed is quiet for `step` flushes more.
     #[inline(always)]
-    pub(super) fn resync_leaves(&mut self, memory: &impl GuestMemory, step: u8) {
+    pub(super) fn resync_leaves<const NESTED: bool>(&mut self, memory: &impl GuestMemory, step: u8) {
         // Seldom is one, and only then they are gone through again.
         let mut done = false;
         for at in 0..self.unsync.len() {
             let id = self.unsync[at].id;
+            if NESTED && self.pool.page(id).nested {
+                continue;
+            }
             let changed = self.resync_page(memory, id);
             let page = self.pool.page_mut(id);
             // A table that was written since the last flush is likely to be written before the next.
             page.quiet = if changed { 0 } else { page.quiet.saturating_add(step) };
             done |= page.quiet >= self.tuning.quiet || !page.is_linked();
         }
-        while done && let Some(at) = self.unsync.iter().position(|page| self.is_done(page.id)) {
+        while done && let Some(at) = self.unsync.iter().position(|page| self.is_done::<NESTED>(page.id)) {
             let Unsync { id, number, .. } = self.unsync[at];
             if self.pool.is_orphan(id) {
                 self.free(id);
@@ -66,8 +70,9 @@ impl<M: TableMemory, F: PteFormat> Shadow<M, F> {
 
     /// Whether the guest need not write to an unsync table any more: nothing leads to it, or nothing has changed there for long.
     #[inline(always)]
-    fn is_done(&self, id: PageId) -> bool {
-        self.pool.is_orphan(id) || self.pool.page(id).quiet >= self.tuning.quiet
+    fn is_done<const NESTED: bool>(&self, id: PageId) -> bool {
+        let page = self.pool.page(id);
+        !(NESTED && page.nested) && (self.pool.is_orphan(id) || page.quiet >= self.tuning.quiet)
     }
 
     /// Brings a page of level 1 in step; returns whether anything had changed. Others are emptied.

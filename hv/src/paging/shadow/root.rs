@@ -121,7 +121,7 @@ impl<M: TableMemory, F: PteFormat> Shadow<M, F> {
         let frame = self.pool.use_root(id, key)?;
         self.statistics.roots_found += 1;
         self.recent.means = Some(key.controls_and_kind());
-        Some((Root { frame, long: true }, self.pool.take_owed_and(TlbFlush::All)))
+        Some((Root { frame, long: true }, self.pool.take_owed_and_all()))
     }
 
     /// Whether a flush of everything by the guest that leaves its root alone is all that is to be done for it: no entries may have

@@ -3,7 +3,7 @@
 use alloc::format;
 
 use super::choose::publish;
-use super::{NestedStep, agile, follow_unsync, shadowed_state, switch};
+use super::{NestedStep, agile, follow_unsync, shadowed_state, spaces, switch};
 use crate::arch::addr::{Gpa, Gva};
 use crate::arch::{Access, Exception};
 use crate::paging::MapError;
@@ -143,6 +143,13 @@ fn answer<V: Virt, M: HostMemory, H: Host>(
         ShadowOutcome::GuestFault(error) if alone => reflect(vcpu, gva, error),
         ShadowOutcome::Closed(gpa, home) => micro::closed(ExitContext { vcpu, vm, host, tsc }, gpa, home),
         ShadowOutcome::GuestFault(error) => Outcome::Inject(Exception::page_fault(gva, error)),
+        ShadowOutcome::EmulateWrite(gpa)
+            if vcpu.mmu.engine == Engine::Shadow
+                && vm.translation.is_by_space()
+                && spaces::leave_unsync(vcpu, vm, gpa, tsc) =>
+        {
+            Outcome::Resume
+        }
         ShadowOutcome::EmulateWrite(gpa) => {
             emulate_write(ExitContext { vcpu, vm, host, tsc }, Written { gva, gpa, user: access.user })
         }

@@ -137,7 +137,7 @@ impl<V: Virt> Vcpu<V> {
     }
 
     /// Asks for what the shadow engine owes the processor.
-    #[inline]
+    #[inline(always)]
     fn perform_flush(&mut self, flush: TlbFlush) {
         match flush {
             TlbFlush::None => {}
@@ -191,6 +191,7 @@ pub fn follow_mode<V: Virt, M: HostMemory>(
         vcpu.request(work::MMU);
     }
     spaces::end(vcpu, vm);
+    switch::follow_upper(vcpu, vm);
     if vm.translation.is_by_space() {
         // Each address space has its own, from the next entry on.
         vcpu.request(work::MMU);
@@ -340,6 +341,7 @@ pub fn serve<V: Virt, M: HostMemory>(
     }
     if is_by_space {
         spaces::watch_loads(vcpu, vm);
+        spaces::protect_unwritten(vcpu, vm, tsc());
     }
     guard::follow(vcpu, vm);
     if vcpu.mmu.reload {

@@ -8,8 +8,9 @@
 //! Loads of CR3 exit while some address space of the VM is shadow. Where one is missed nothing is wrong but the engine for a while:
 //! the change of engines is right at any exit.
 
-use super::Vcpu;
 use super::choose::publish;
+use super::{Vcpu, follow_unsync};
+use crate::arch::addr::Gpa;
 use crate::arch::state::{cr0, efer};
 use crate::device::Tsc;
 use crate::paging::engine::{Engine, Engines};
@@ -115,6 +116,51 @@ pub(super) fn watch_loads<V: Virt, M: HostMemory>(vcpu: &mut Vcpu<V>, vm: &Vm<V:
         let exits = vm.translation.spaces().as_ref().is_some_and(|spaces| spaces.any_shadow());
         vcpu.virt.set_cr3_exits(exits);
     }
+}
+
+/// A write to a table that is write-protected has exited: whether the guest makes it, and those after it, by itself. Where the
+/// processor writes there to deliver an event, which cannot be emulated, the first one is enough.
+#[cold]
+pub(super) fn leave_unsync<V: Virt, M: HostMemory>(
+    vcpu: &mut Vcpu<V>,
+    vm: &Vm<V::NestedFormat, M>,
+    gpa: Gpa,
+    tsc: u64,
+) -> bool {
+    let (now, was_delivering) = (vm.nanos(tsc).0, vcpu.virt.was_delivering());
+    let memory = vm.read_memory(&mut vcpu.work);
+    let flush = {
+        let mut shadow = vm.lock_shadow(vcpu.id, &mut vcpu.work);
+        let Some(shadow) = &mut *shadow else { return false };
+        let flush = shadow.agile_write(&memory.p2m, gpa, now, was_delivering);
+        vcpu.mmu.decisions.nest(flush.is_some().into(), gpa);
+        follow_unsync(vcpu, shadow);
+        flush
+    };
+    flush.is_some_and(|flush| {
+        vcpu.perform_flush(flush);
+        true
+    })
+}
+
+/// Has tables above level 1 write-protected again that the guest has left unchanged for long, if it is time to look.
+pub(super) fn protect_unwritten<V: Virt, M: HostMemory>(
+    vcpu: &mut Vcpu<V>,
+    vm: &Vm<V::NestedFormat, M>,
+    tsc: u64,
+) {
+    if vcpu.mmu.engine != Engine::Shadow {
+        return;
+    }
+    let now = vm.nanos(tsc).0;
+    let memory = vm.read_memory(&mut vcpu.work);
+    let mut shadow = vm.lock_shadow(vcpu.id, &mut vcpu.work);
+    let Some(shadow) = shadow.as_mut().filter(|shadow| shadow.is_upper_due(now)) else { return };
+    let before = shadow.upper_counts().protected;
+    let flush = shadow.agile_time(&memory.ram(), None, 0, now, false);
+    vcpu.mmu.decisions.shadow(shadow.upper_counts().protected.wrapping_sub(before));
+    vcpu.perform_flush(flush);
+    follow_unsync(vcpu, shadow);
 }
 
 /// Whether the engine is to be looked for again before the entry after the next: others keep the VCPU from shadow tables.

@@ -5,7 +5,7 @@
 //! compared; without dirty bits all are dropped, and filled again by faults. Everything else (events on their
 //! way, registers) stays as it is: the backend shows the guest's registers in either mode.
 
-use super::{NestedStep, RefillWindow, follow_pat, load};
+use super::{NestedStep, RefillWindow, follow_pat, follow_unsync, load};
 use crate::paging::MapError;
 use crate::paging::engine::Engine;
 use crate::paging::shadow::{Shadow, Tuning};
@@ -191,9 +191,26 @@ fn switch_all_to_shadow<V: Virt, M: HostMemory>(vcpu: &mut Vcpu<V>, vm: &Vm<V::N
     } else {
         shadow.drop_everything()
     };
-    if to == Engine::Agile {
-        let _every_vcpu_flushes = shadow.begin_agile(vm.translation.agile_times(), bits, &memory.ram());
+    let _every_vcpu_flushes = if to == Engine::Agile {
+        shadow.begin_agile(vm.translation.agile_times(), bits, &memory.ram())
+    } else {
+        shadow.set_upper(vm.translation.upper_times(), bits, &memory.ram())
+    };
+}
+
+/// Tables above level 1 stay unsync, or do not any more, as the VM's mode is now. On other tables than shadow ones that follows with
+/// the change to these.
+pub(super) fn follow_upper<V: Virt, M: HostMemory>(vcpu: &mut Vcpu<V>, vm: &Vm<V::NestedFormat, M>) {
+    if vcpu.mmu.engine != Engine::Shadow {
+        return;
     }
+    let memory = vm.read_memory(&mut vcpu.work);
+    let mut shadow = vm.lock_shadow(vcpu.id, &mut vcpu.work);
+    let Some(shadow) = &mut *shadow else { return };
+    let (times, bits) = (vm.translation.upper_times(), vm.paging_features.physical_bits);
+    let flush = shadow.set_upper(times, bits, &memory.ram());
+    vcpu.perform_flush(flush);
+    follow_unsync(vcpu, shadow);
 }
 
 /// Changes the tables that translate from the next entry on. Fails only for want of host memory, the first time that

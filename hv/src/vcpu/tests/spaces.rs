@@ -1,7 +1,7 @@
 //! Address spaces that are nested or shadow as a whole.
 
 use crate::arch::addr::Gva;
-use crate::arch::state::{Gpr, VcpuState, cr0};
+use crate::arch::state::{Gpr, SegReg, Segment, VcpuState, cr0, cr4, efer};
 use crate::arch::{Exception, RegMove};
 use crate::paging::engine::{Engine, Engines};
 use crate::paging::policy::Mode;
@@ -140,4 +140,52 @@ fn one_that_becomes_shadow_leaves_the_others_their_shadow_pages() {
     assert_eq!(back.roots_found, both.roots_found + 1);
     // Where nothing tells what was written meanwhile, all pages go.
     assert!(after(6, false).pages < both.pages);
+}
+
+/// A write to the table of level 2, by an instruction at 1000.
+fn write_table(f: &mut Fake) -> Exit {
+    f.regs.rip = CODE;
+    f.set_gpr(Gpr::Rcx, f.gpr(Gpr::Rcx) + 1);
+    Exit::Exception(Exception::page_fault(Gva(0x8100), 3))
+}
+
+/// What stands in a table of level 2 after ten writes to it, of which each writes its number, how often the guest was let go on with
+/// the table its own, and whether it is still so after its timeout: by what is emulated, as nothing here executes instructions.
+fn written(parameters: &str) -> (u8, u64, u64) {
+    let mut script = [write_table as Step; 12];
+    script[10..].fill(|f| load(f, 2001, 0x2_0000));
+    let mut machine = Machine::with("shadow_pages = 16\n", &script);
+    // Tables of levels 4 to 1 at 20000: the code, and at 8000 that of level 2.
+    for (at, entry) in [
+        (0x2_0000, 0x2_1067),
+        (0x2_1000, 0x2_2067),
+        (0x2_2000, 0x2_3067),
+        (0x2_3008, CODE | 0x67),
+        (0x2_3040, 0x2_2067),
+    ] {
+        machine.write(at, &u64::to_le_bytes(entry));
+    }
+    // MOV [RAX], CL
+    machine.code(&[0x88, 0x08]);
+    let regs = &mut machine.vcpu.virt.regs;
+    regs.cr0 |= cr0::PG | cr0::WP;
+    regs.cr4 |= cr4::PAE;
+    regs.efer = efer::LME | efer::LMA | efer::NXE;
+    regs.cr3 = 0x2_0000;
+    regs.segments[SegReg::Cs as usize] = Segment::flat(8, 0xa9b);
+    machine.vcpu.virt.set_gpr(Gpr::Rax, 0x8100);
+    set_mode(&mut machine.vcpu, &machine.vm, mode(parameters), || START).unwrap();
+    machine.play();
+    let [byte] = machine.read(0x2_2100);
+    let shadow = machine.vm.shadow.lock();
+    let counts = shadow.as_ref().map(Shadow::upper_counts).unwrap();
+    assert_eq!(counts.unsync, counts.to_unsync - counts.protected);
+    (byte, counts.to_unsync, counts.protected)
+}
+
+#[test]
+fn a_table_above_level_1_that_is_written_eight_times_is_left_to_the_guest() {
+    assert_eq!(written(",start_ms=0,upper_ms=0"), (10, 0, 0));
+    assert_eq!(written(",start_ms=0,upper_ms=60000"), (7, 1, 0), "seven are emulated");
+    assert_eq!(written(",start_ms=0,upper_ms=2000"), (7, 1, 1), "it does not change any more");
 }

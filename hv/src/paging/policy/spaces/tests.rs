@@ -9,7 +9,7 @@ const fn spent(ran: u64, cost: u64) -> Spent {
 }
 
 fn spaces() -> Spaces {
-    Spaces::new(Commodity { start_ms: 100, window_ms: 10, cost_milli: 50, retry_ms: 200 })
+    Spaces::new(Commodity { start_ms: 100, window_ms: 10, retry_ms: 200, ..Commodity::default() })
 }
 
 #[test]

@@ -12,11 +12,14 @@
 //!
 //! A nested page is on the list of unsync pages, and is never the reason for a write-protection; so all that holds of unsync pages
 //! holds of it. Only tables of four levels become nested: in the entries of other kinds of paging bit 58 is reserved.
+//!
+//! On the machine `commodity` only some tables above level 1 do, in address spaces on shadow tables ([`upper`]).
 
 mod list;
 mod moves;
 mod sync;
 mod time;
+mod upper;
 
 use super::fault::AddressSpace;
 use super::pool::PageId;
@@ -33,6 +36,7 @@ use abi::telemetry::key;
 use alloc::vec::Vec;
 pub use list::AgileSpace;
 use time::Space;
+pub use upper::UpperCounts;
 
 /// Nested pages at a time at most. A table that would exceed this stays shadowed.
 const MAX_NESTED: usize = 4096;
@@ -101,6 +105,8 @@ pub(super) struct Agile {
     times: AgileTimes,
     /// Of the processor's physical addresses.
     physical_bits: u8,
+    /// Only tables of levels 2 and 3 become nested: see [`upper`].
+    upper_only: bool,
     /// The oldest goes first.
     writes: Vec<moves::Writes>,
     spaces: Vec<Space>,
@@ -114,6 +120,22 @@ pub(super) struct Agile {
     tuning: Tuning,
 }
 
+impl Agile {
+    fn new(times: AgileTimes, physical_bits: u8, upper_only: bool, tuning: Tuning) -> Agile {
+        Agile {
+            times,
+            physical_bits,
+            upper_only,
+            writes: Vec::with_capacity(MAX_WRITES),
+            spaces: Vec::with_capacity(if upper_only { 0 } else { time::MAX_SPACES }),
+            next_look: 0,
+            is_compared: false,
+            below_nested: false,
+            tuning,
+        }
+    }
+}
+
 impl<M: TableMemory, F: PteFormat> Shadow<M, F> {
     /// Agile paging is in force from now on, with all tables shadowed at first; if it is already, it has these parameters now.
     /// `physical_bits`: of the processor.
@@ -124,22 +146,14 @@ impl<M: TableMemory, F: PteFormat> Shadow<M, F> {
         memory: &impl GuestMemory,
     ) -> TlbFlush {
         self.begin();
+        self.end_upper(memory);
         if let Some(agile) = &mut self.agile {
             agile.times = times;
             (agile.next_look, agile.is_compared) = (0, false);
             agile.spaces.iter_mut().for_each(|space| space.may_be_nested = true);
             return TlbFlush::None;
         }
-        self.agile = Some(Agile {
-            times,
-            physical_bits,
-            writes: Vec::with_capacity(MAX_WRITES),
-            spaces: Vec::with_capacity(time::MAX_SPACES),
-            next_look: 0,
-            is_compared: false,
-            below_nested: false,
-            tuning: self.tuning,
-        });
+        self.agile = Some(Agile::new(times, physical_bits, false, self.tuning));
         // What the guest writes is decided by the policy alone.
         self.tuning.unsync_after = u8::MAX;
         self.unsync.reserve(MAX_NESTED + super::sync::MAX_UNSYNC);
@@ -150,10 +164,13 @@ impl<M: TableMemory, F: PteFormat> Shadow<M, F> {
         self.pool.take_owed_and(TlbFlush::None)
     }
 
-    /// Agile paging is not in force any more. No VCPU runs on these tables; each loads its root before it does.
+    /// Agile paging is not in force any more; the machine `commodity` is left alone. No VCPU runs on these tables; each loads its
+    /// root before it does.
     pub fn end_agile(&mut self) -> (Reload, TlbFlush) {
         self.begin();
-        if let Some(agile) = self.agile.take() {
+        if self.is_modelled()
+            && let Some(agile) = self.agile.take()
+        {
             self.tuning = agile.tuning;
             self.recent = Recent::default();
             self.views.iter_mut().for_each(View::forget_roots);
@@ -185,7 +202,11 @@ impl<M: TableMemory, F: PteFormat> Shadow<M, F> {
         self.agile.as_ref()?;
         self.begin();
         let frame = p2m.translate_to_write(gpa).writable()?.frame();
-        if !self.pool.is_write_protected(frame) || !self.is_enough_writes(frame, now) && !must {
+        // What the machine `commodity` leaves as it is, it does not count.
+        if !self.pool.is_write_protected(frame)
+            || !self.is_modelled() && !self.can_nest(frame)
+            || !self.is_enough_writes(frame, now) && !must
+        {
             return None;
         }
         self.nest(frame).then(|| self.pool.take_owed_and(TlbFlush::None))
@@ -217,10 +238,15 @@ impl<M: TableMemory, F: PteFormat> Shadow<M, F> {
         self.pool.root().is_some_and(|root| self.pool.page(root).nested)
     }
 
-    /// Whether agile paging is in force.
-    #[cfg(test)]
-    pub fn is_agile(&self) -> bool {
-        self.agile.is_some()
+    /// Whether agile paging is in force, as the modelled processor would walk it.
+    #[inline(always)]
+    pub(super) fn is_modelled(&self) -> bool {
+        self.agile.as_ref().is_some_and(|agile| !agile.upper_only)
+    }
+
+    /// Where what is done here is counted.
+    fn counts(&mut self) -> &mut AgileCounts {
+        if self.is_modelled() { &mut self.agile_counts } else { &mut self.upper_counts }
     }
 
     /// The same without the tables that there are now, which takes no look at all pages.

@@ -10,6 +10,7 @@ use super::super::left_out::Step;
 use super::super::pool::PageId;
 use super::super::role::Key;
 use super::super::sync::Unsync;
+use super::upper::{MAX_UPPER, UPPER_WRITES};
 use super::{MAX_NESTED, MAX_WRITES};
 use crate::arch::addr::Hfn;
 use crate::mem::guest_memory::GuestMemory;
@@ -51,11 +52,15 @@ impl<M: TableMemory, F: PteFormat> Shadow<M, F> {
             return true;
         }
         agile.writes.push(writes);
-        self.agile_counts.first_writes += 1;
+        self.counts().first_writes += 1;
         false
     }
 
     fn enough_writes(&self, id: PageId) -> usize {
+        if !self.is_modelled() {
+            // Nothing moves with it.
+            return UPPER_WRITES;
+        }
         let level = self.pool.page(id).key.level();
         (2 + self.shadowed_below(id)) << (2 * level.saturating_sub(2))
     }
@@ -81,7 +86,9 @@ impl<M: TableMemory, F: PteFormat> Shadow<M, F> {
             return false;
         }
         // The list grows by what is below: it is the queue as well.
-        while let Some(&Unsync { id, .. }) = self.unsync.get(at) {
+        while self.is_modelled()
+            && let Some(&Unsync { id, .. }) = self.unsync.get(at)
+        {
             at += 1;
             if self.pool.page(id).nested {
                 self.nest_below(id);
@@ -117,13 +124,25 @@ impl<M: TableMemory, F: PteFormat> Shadow<M, F> {
         }
     }
 
+    /// Whether the shadow pages of a table could become nested.
+    pub(super) fn can_nest(&self, frame: Hfn) -> bool {
+        let count = self.pool.shadows(frame).count();
+        count > 0
+            && self.has_room(count)
+            && self.pool.shadows(frame).all(|id| self.may_be_nested(self.pool.page(id).key))
+    }
+
+    /// Whether this many more pages may become nested.
+    fn has_room(&self, count: usize) -> bool {
+        if self.is_modelled() {
+            return self.unsync.len() + count <= MAX_NESTED;
+        }
+        self.upper_pages() + count <= MAX_UPPER
+    }
+
     /// All shadow pages of a table become nested; false if they cannot.
     fn nest_one(&mut self, frame: Hfn) -> bool {
-        let count = self.pool.shadows(frame).count();
-        let is_possible = count > 0
-            && self.unsync.len() + count <= MAX_NESTED
-            && self.pool.shadows(frame).all(|id| self.pool.page(id).key.is_nestable());
-        if !is_possible {
+        if !self.can_nest(frame) {
             return false;
         }
         let mut seen = 0;
@@ -137,7 +156,7 @@ impl<M: TableMemory, F: PteFormat> Shadow<M, F> {
             self.begin_nested(id);
         }
         self.pool.unprotect(frame);
-        self.agile_counts.to_nested += 1;
+        self.counts().to_nested += 1;
         true
     }
 
@@ -175,7 +194,7 @@ impl<M: TableMemory, F: PteFormat> Shadow<M, F> {
             self.pool.mark_parents(id);
             self.pool.mark_children(id);
         }
-        self.agile_counts.to_shadow += 1;
+        self.counts().to_shadow += 1;
     }
 
     /// Takes the pages off the list that have become shadowed.
@@ -190,23 +209,22 @@ impl<M: TableMemory, F: PteFormat> Shadow<M, F> {
         let is_nested = |id| self.pool.page(id).nested;
         let others = self.pool.shadows(frame).next();
         let was_nested = others.is_some_and(is_nested);
-        if was_nested && !key.is_nestable() {
+        if was_nested && !self.may_be_nested(key) {
             self.unnest(memory, frame);
             self.forget_shadowed();
             return false;
         }
-        let is_full = self.unsync.len() >= MAX_NESTED;
         match others {
             // All pages of a table are the same.
-            Some(_) if was_nested && is_full => {
+            Some(_) if was_nested && !self.has_room(1) => {
                 self.unnest(memory, frame);
                 self.forget_shadowed();
                 false
             }
             Some(_) => was_nested,
-            None if is_full || !key.is_nestable() => false,
-            None if key.level() == 4 => self.begins_nested(frame),
-            None => self.agile.as_ref().is_some_and(|agile| agile.below_nested),
+            None if !self.may_be_nested(key) => false,
+            None if key.level() == 4 => self.has_room(1) && self.begins_nested(frame),
+            None => self.agile.as_ref().is_some_and(|agile| agile.below_nested) && self.has_room(1),
         }
     }
 }

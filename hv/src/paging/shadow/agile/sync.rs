@@ -22,12 +22,7 @@ use crate::paging::guest_walk::PagingKind;
 impl<M: TableMemory, F: PteFormat> Shadow<M, F> {
     /// The guest flushes everything, and then uses this root: brings the nested pages below it in step, and the other unsync pages.
     pub(in super::super) fn sync_all(&mut self, memory: &impl GuestMemory, root: Option<PageId>) {
-        for at in 0..self.unsync.len() {
-            let id = self.unsync[at].id;
-            if !self.pool.page(id).nested {
-                self.resync_page(memory, id);
-            }
-        }
+        self.resync_leaves::<true>(memory, 1);
         if let Some(root) = root {
             self.sync_from(memory, root, true);
         }

@@ -83,8 +83,8 @@ impl<M: TableMemory, F: PteFormat> Shadow<M, F> {
         }
         let late = now.saturating_sub(agile.next_look);
         let (is_due, is_compared) = (now >= agile.next_look, agile.is_compared);
-        // Not for ever where nothing stands in.
-        if is_due && !is_compared && (stands_in || late >= timeout / 2) {
+        // Not for ever where nothing stands in; on the machine `commodity` nothing does.
+        if is_due && !is_compared && (stands_in || agile.upper_only || late >= timeout / 2) {
             agile.is_compared = true;
             self.compare_tables(memory);
         }
@@ -159,14 +159,14 @@ impl<M: TableMemory, F: PteFormat> Shadow<M, F> {
 
     /// Notes which nested tables have not changed since they were compared last.
     fn compare_tables(&mut self, memory: &impl GuestMemory) {
-        for page in &mut self.unsync {
+        for page in self.unsync.iter_mut().filter(|page| self.pool.page(page.id).nested) {
             let now = digest(memory, self.pool.page(page.id).gfn);
             page.is_same = core::mem::replace(&mut page.digest, now) == now;
         }
     }
 
     /// Nested tables that had not changed when they were compared become shadowed, from the root downwards: a table
-    /// below a nested one is not looked at.
+    /// below a nested one is not looked at, but on the machine `commodity`.
     fn move_unwritten(&mut self, memory: &impl GuestMemory, now: u64) {
         let Some(agile) = &mut self.agile else { return };
         if !core::mem::take(&mut agile.is_compared) {
@@ -174,21 +174,25 @@ impl<M: TableMemory, F: PteFormat> Shadow<M, F> {
         }
         agile.next_look = now.saturating_add(agile.times.timeout.max(1));
         let (start, gone) = (agile.times.start, agile.times.timeout.saturating_mul(FORGOTTEN));
+        let upper_only = agile.upper_only;
         agile.spaces.retain(|space| space.own >= start || now.saturating_sub(space.last) <= gone);
         for level in (1..=4).rev() {
             let mut at = 0;
             while let Some(&Unsync { id, number, is_same, .. }) = self.unsync.get(at) {
                 at += 1;
                 let page = self.pool.page(id);
-                if !page.nested || page.key.level() != level || !is_same {
+                // What was a table may hold data now, which changes.
+                let is_lost = upper_only && self.pool.is_orphan(id);
+                if !page.nested || page.key.level() != level || !is_same && !is_lost {
                     continue;
                 }
                 let frame = Hfn(number);
-                if level == 4 && self.pool.is_orphan(id) && !self.is_known(number) {
+                if is_lost || level == 4 && self.pool.is_orphan(id) && !self.is_known(number) {
                     // It leaves the list.
                     self.drop_page(id);
                     at -= 1;
-                } else if level == 4 && !self.is_young(number) || self.is_below_shadowed(frame) {
+                } else if upper_only || level == 4 && !self.is_young(number) || self.is_below_shadowed(frame)
+                {
                     self.unnest(memory, frame);
                 }
             }

@@ -44,6 +44,8 @@ pub struct Machine<'a, F: Modelled> {
     pub(super) now: u64,
     /// Its parameters, in accesses.
     pub times: AgileTimes,
+    /// Tables above level 1 stay unsync on shadow tables, as on agile paging's machine `commodity`.
+    pub keeps_upper: bool,
     /// The processor sets dirty bits in nested tables, so that shadow pages are kept meanwhile.
     pub sets_dirty_bits: bool,
     /// Tables in ROM are walked, by shadow paging.
@@ -86,6 +88,7 @@ impl<'a, F: Modelled> Machine<'a, F> {
             is_shadow: true,
             now: 0,
             times: AgileTimes { window: 50, timeout: 200, start: 100 },
+            keeps_upper: false,
             sets_dirty_bits: true,
             walks_rom,
             physical_bits,
@@ -233,6 +236,19 @@ impl<'a, F: Modelled> Machine<'a, F> {
         if to == Engine::Agile {
             let memory = Walked::new(p2m, &self.host, !self.walks_rom);
             let flush = self.shadow.begin_agile(self.times, state.features.physical_bits, &memory);
+            self.processor.flush(flush);
+        } else {
+            self.keep_upper(p2m, state, self.keeps_upper);
+        }
+    }
+
+    /// The VM's mode lets tables above level 1 stay unsync from now on, or not.
+    pub fn keep_upper(&mut self, p2m: &Guest, state: &PagingState, keeps: bool) {
+        self.keeps_upper = keeps;
+        if self.is_shadow {
+            let memory = Walked::new(p2m, &self.host, !self.walks_rom);
+            let times = keeps.then_some(self.times);
+            let flush = self.shadow.set_upper(times, state.features.physical_bits, &memory);
             self.processor.flush(flush);
         }
     }

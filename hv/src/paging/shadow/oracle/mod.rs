@@ -52,6 +52,7 @@ use crate::paging::range::GpaRange;
 use crate::paging::vm_memory::VmMemory;
 use crate::vm::translation::Translation;
 use core::cell::RefCell;
+use core::num::NonZeroU32;
 #[cfg(test)]
 pub(super) use layout::copy_page;
 use layout::{HOST, HOST_BYTES, RAM, TABLE_BYTES};
@@ -269,6 +270,7 @@ impl<'a, F: Modelled> Oracle<'a, F> {
         oracle.translation.adopt(Mode::Shadow, Policy::Fixed(first));
         oracle.translation.enforce(first);
         oracle.machine.times = layout::agile_times(&mut random);
+        oracle.machine.keeps_upper = Random(seed.rotate_left(32)).once_in(2);
         oracle.machine.switch(&oracle.p2m, &oracle.state, first);
         if random.once_in(4) {
             oracle.take_policy(&mut random);
@@ -283,6 +285,28 @@ impl<'a, F: Modelled> Oracle<'a, F> {
             let mut trace = trace.borrow_mut();
             trace.push_str(&line());
             trace.push('\n');
+        }
+    }
+
+    /// The VM gets a policy.
+    fn take_policy(&mut self, random: &mut Random) {
+        let policy = match random.draw() % 6 {
+            0 => Policy::Fixed(Engine::Nested),
+            1 => Policy::Fixed(Engine::Shadow),
+            4 | 5 => Policy::Fixed(Engine::Agile),
+            2 => {
+                let exits = NonZeroU32::MIN.saturating_add(random.draw() as u32 % 50);
+                // All engines in turn: agile paging for short times, with what is kept of the last one.
+                Policy::new(if random.once_in(2) { Mode::SwitchAll(exits) } else { Mode::Switch(exits) })
+            }
+            _ => Policy::Wild(random.draw()),
+        };
+        self.log(|| format!("    {policy:?}"));
+        self.translation.adopt(Mode::default(), policy);
+        if random.once_in(2) {
+            let keeps = random.once_in(2);
+            self.log(|| format!("    tables above level 1 may stay unsync: {keeps}"));
+            self.machine.keep_upper(&self.p2m, &self.state, keeps);
         }
     }
 

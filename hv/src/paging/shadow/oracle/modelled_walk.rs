@@ -73,7 +73,7 @@ impl<F: Modelled> Machine<'_, F> {
         // Nested tables lack pages that have moved or come back, until they are touched there. Where the engine is broken on
         // purpose, accesses alone must tell.
         let is_complete = !p2m.may_be_absent() && !self.omits.is_unchecked();
-        if !is_modelled || !is_complete || !self.shadow.is_agile() {
+        if !is_modelled || !is_complete || !self.shadow.is_modelled() {
             return Ok(());
         }
         let regime = Regime {

@@ -7,14 +7,12 @@ use crate::arch::addr::{Gpa, Gva, Hpa, PAGE_SIZE};
 use crate::arch::state::{cr4, rflags};
 use crate::mem::guest_memory::GuestMemory;
 use crate::mem::host_access::HostAccess;
-use crate::paging::engine::{Engine, Engines};
+use crate::paging::engine::Engines;
 use crate::paging::guest_walk::{PagingKind, PagingState, peek};
 use crate::paging::model::Modelled;
-use crate::paging::policy::{Mode, Policy};
 use crate::paging::random::Random;
 use crate::paging::range::Changed;
 use crate::paging::shadow::oracle::op::Op;
-use core::num::NonZeroU32;
 
 impl<F: Modelled> Oracle<'_, F> {
     pub(super) fn perform(&mut self, op: Op) -> Result<(), String> {
@@ -101,23 +99,6 @@ impl<F: Modelled> Oracle<'_, F> {
         }
         self.exit();
         Ok(())
-    }
-
-    /// The VM gets a policy.
-    pub(super) fn take_policy(&mut self, random: &mut Random) {
-        let policy = match random.draw() % 6 {
-            0 => Policy::Fixed(Engine::Nested),
-            1 => Policy::Fixed(Engine::Shadow),
-            4 | 5 => Policy::Fixed(Engine::Agile),
-            2 => {
-                let exits = NonZeroU32::MIN.saturating_add(random.draw() as u32 % 50);
-                // All engines in turn: agile paging for short times, with what is kept of the last one.
-                Policy::new(if random.once_in(2) { Mode::SwitchAll(exits) } else { Mode::Switch(exits) })
-            }
-            _ => Policy::Wild(random.draw()),
-        };
-        self.log(|| format!("    {policy:?}"));
-        self.translation.adopt(Mode::default(), policy);
     }
 
     /// An exit: what the policy wants comes into force, if the VCPU can run on it.

@@ -203,6 +203,14 @@ impl<M: TableMemory, F: PteFormat> Pool<M, F> {
         owed
     }
 
+    /// The same where the caller flushes everything in any case: few instructions, on the path of each load of a root.
+    #[inline(always)]
+    pub(in super::super) fn take_owed_and_all(&mut self) -> TlbFlush {
+        self.owed = TlbFlush::None;
+        self.flushes_all();
+        TlbFlush::All
+    }
+
     /// Takes the right to write to `frame` from all leaves, those included that processors remember.
     pub(in super::super) fn protect(&mut self, frame: Hfn) {
         self.withdraw(frame);

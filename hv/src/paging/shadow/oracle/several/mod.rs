@@ -59,6 +59,8 @@ struct Several<F: Modelled> {
     /// What agile paging takes for the time, and its parameters while it is in force.
     now: u64,
     agile: Option<AgileTimes>,
+    /// Tables above level 1 stay unsync on shadow tables.
+    keeps_upper: bool,
 }
 
 /// Runs a trace on several VCPUs; fails with what is wrong. Without a kind of paging, VCPUs change theirs. The seed decides
@@ -169,11 +171,14 @@ impl<F: Modelled> Several<F> {
             *world.trace.borrow_mut() = Some(format!("{tuning:?}, {pages} pages, {count} VCPUs\n"));
         }
         World::install(&world);
+        let changes_kind = kind.is_none();
         let mut oracle =
-            Several { world, shadow, changes_kind: kind.is_none(), unknown, now: 0, agile: None };
+            Several { world, shadow, changes_kind, unknown, now: 0, agile: None, keeps_upper: false };
         (0..count).for_each(|v| oracle.begin(v));
         if starts_agile {
-            oracle.change_engine(0, &mut random_for_agile);
+            oracle.begin_agile(0, &mut random_for_agile);
+        } else {
+            oracle.keep_upper(0, &mut random_for_agile);
         }
         oracle
     }
