@@ -73,7 +73,7 @@ fn a_hypervisor_that_does_not_zap_what_moves_is_found_out() {
 
 #[test]
 fn a_hypervisor_that_does_not_shoot_down_what_moves_is_found_out() {
-    is_found_out(Omits::Flush, &[(Off, 11), (FourLevel, 0)]);
+    is_found_out(Omits::Flush, &[(Off, 21), (FourLevel, 0)]);
 }
 
 #[test]
@@ -89,7 +89,7 @@ fn a_hypervisor_that_does_not_compare_what_was_kept_is_found_out() {
 #[test]
 fn a_hypervisor_that_does_not_flush_what_is_evicted_is_found_out() {
     is_found_out(Omits::EvictFlush, &[(Off, 11), (FourLevel, 0)]);
-    is_found_out(Omits::DiscardFlush, &[(Off, 21), (FourLevel, 114)]);
+    is_found_out(Omits::DiscardFlush, &[(Off, 47), (FourLevel, 114)]);
 }
 
 #[test]
