@@ -9,6 +9,10 @@ use crate::context::Context;
 pub const CASES: &[Case] = &[
     only("qemu-svm", "tiers: hot pages move, nested", |c| moves(c, "nested")),
     only("qemu-svm", "tiers: hot pages move, shadow", |c| moves(c, "shadow")),
+    only("qemu-svm", "tiers: hot pages move while engines change", engines),
+    only("qemu-svm", "tiers: hot pages move, agile", |c| moves(c, AGILE)).at_length(),
+    only("qemu-svm", "tiers: hot pages move, by address space", |c| moves(c, BY_SPACE)).at_length(),
+    only("qemu-svm", "tiers: hot pages move, in turns", |c| moves(c, IN_TURNS)).at_length(),
     only("qemu-svm", "tiers: pieces of 2 MiB move, nested", |c| pieces(c, "nested")),
     only("qemu-svm", "tiers: pieces of 2 MiB move, shadow", |c| pieces(c, "shadow")),
     only("qemu-svm", "tiers: the machine's tables name the fast memory", named),
@@ -19,6 +23,11 @@ pub const CASES: &[Case] = &[
     only("qemu-svm", "tiers: a guest says what it wants", targets),
     only("qemu-svm", "tiers: what cannot be is named", mistakes),
 ];
+
+/// Modes that change tables while pages move, with times that are short enough for that.
+const AGILE: &str = "agile,start_ms=100,timeout_ms=100";
+const BY_SPACE: &str = "agile,machine=commodity,start_ms=100,window_ms=10,retry_ms=100";
+const IN_TURNS: &str = "switch=50";
 
 /// Runs memlat, which writes all over its memory and finds all of it as it left it; the statistics of the guest's tiers.
 fn of_memlat(context: &Context, machine: &[&str]) -> Result<Value> {
@@ -38,6 +47,42 @@ fn moves(context: &Context, mode: &str) -> Result<()> {
     ensure!(count("fast_frames") <= count("fast_share") && count("fast_share") == 1024, "{tiers}");
     ensure!(count("moved_in") == count("moved_out") + count("fast_frames"), "{tiers}");
     ensure!(count("discarded") <= count("moved_out"), "{tiers}");
+    Ok(())
+}
+
+/// The same in two guests at once, whose engines change meanwhile: one has all three in turn, the other one by address space. Each of the
+/// modes alone is a case of its own, at length.
+fn engines(context: &Context) -> Result<()> {
+    let guest = |name: &str, mode: &str| {
+        format!(
+            "[[vm]]\nname = \"{name}\"\nmemory_mib = 96\nmode = \"{mode}\"\nnested_page = \"4K\"\n\
+             put = [\"{}:/memlat\"]\nexec = \"/memlat latency 2 1200\"\n",
+            context.memlat.display()
+        )
+    };
+    let guests = [("by-space", BY_SPACE), ("in-turns", "switch=50,engines=all")];
+    let text = format!("version = 1\n{}", guests.map(|(name, mode)| guest(name, mode)).concat());
+    let config = context.file("engines.toml", text)?;
+    let (stats, logs) = (context.path("stats.json"), context.path("logs"));
+    let machine = ["run", "--config", &config, "--fast-mem", "12", "--fast-sharing", "shares"];
+    context.pal([&machine[..], &["--stats", &stats, "--log-dir", &logs]].concat(), None)?.status(0)?;
+    let stats = read_stats(&stats)?;
+    for (name, _) in guests {
+        let log = std::fs::read_to_string(format!("{logs}/{name}.log"))?;
+        ensure!(log.contains(", right"), "{name}: {log}");
+        let guest = stats["guests"].as_array().into_iter().flatten().find(|guest| guest["vm"] == name);
+        let paging = &guest.with_context(|| format!("no {name}"))?["paging"];
+        let tiers = &paging["tiers"];
+        let count = |key: &str| tiers[key].as_u64().unwrap_or(0);
+        ensure!(count("moved_in") >= 300, "{name}: {tiers}");
+        ensure!(count("moved_in") == count("moved_out") + count("fast_frames"), "{name}: {tiers}");
+        let changed = |group: &str, key: &str| paging[group][key].as_u64().unwrap_or(0);
+        let changes = match name {
+            "by-space" => changed("spaces", "spaces_to_shadow"),
+            _ => changed("switches", "to_shadow").min(changed("switches", "to_agile")),
+        };
+        ensure!(changes >= 3, "{name}: {paging}");
+    }
     Ok(())
 }
 
