@@ -107,9 +107,12 @@ impl<P: Policy> Scheduler<P> {
     /// If there is no such PCPU.
     pub fn context_saved(&self, pcpu: PcpuId, now: u64) -> Kick {
         let mut queue = self.pcpus[pcpu.index()].queue.lock();
-        let is_as_published =
-            queue.waiting.first().is_none() && self.pcpus[pcpu.index()].allowed.load(Ordering::Relaxed) == 0;
-        if is_as_published && queue.leaving.is_none() && !queue.looks_round {
+        // Nothing has left, and what waits is as published.
+        if queue.leaving.is_none()
+            && !queue.looks_round
+            && queue.waiting.first().is_none()
+            && self.pcpus[pcpu.index()].allowed.load(Ordering::Relaxed) == 0
+        {
             return Kick::NONE;
         }
         let halts_until = queue.throttled.next();

@@ -78,6 +78,8 @@ impl<P: Policy> Queue<P> {
     }
 
     /// What [`Queue::start`] has made the PCPU run, if it still may and nothing else is to be thought of. Waking up was not its time.
+    #[cold]
+    #[inline(never)]
     pub(super) fn started(&mut self, common: &Common<P>, now: u64) -> Option<Decision> {
         let id = self.current?;
         let is_alone = self.waiting.first().is_none() && self.throttled.next() > now;

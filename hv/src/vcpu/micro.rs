@@ -149,6 +149,8 @@ pub(super) fn closed<V: Virt, M: HostMemory, H: Host>(
 
 /// The VCPU begins to run where a move has brought it. It neither slept nor missed anything meanwhile but its mail: its timers are
 /// due when they were, and what is offered to the guest is in its control block still.
+#[cold]
+#[inline(never)]
 pub(super) fn arrive<V: Virt, H: Host>(vcpu: &mut Vcpu<V>, host: &mut H) {
     // If that is past, it interrupts at once.
     vcpu.armed = host.arm_timer(vcpu.due);

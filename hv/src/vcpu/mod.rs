@@ -183,6 +183,7 @@ impl<V: Virt> Vcpu<V> {
     }
 
     /// Its turn on a PCPU has ended, by host TSC `tsc`.
+    #[inline(always)]
     pub fn end_turn(&mut self, tsc: u64) {
         self.ran = self.ran_until(tsc);
     }

@@ -130,14 +130,18 @@ impl<B: Backend, const LAB: bool> Worker<B, LAB> {
             self.pcpu.trace(What::Run, *id, now, decided.wrapping_sub(now), 0);
         }
         // Counters are the PCPU's. What they count between these two readings is the VCPU's.
-        self.pcpu.begin_counts(&mut taken.vcpu.counts);
+        if self.pcpu.has_counters() {
+            self.pcpu.begin_counts(&mut taken.vcpu.counts);
+        }
         if taken.vcpu.moves.is_on_the_way() {
             self.pcpu.moves.expect_entry();
         }
         let end = run(&mut taken.vcpu, &guest.vm, &mut self.cpu, &mut self.pcpu);
         // One that goes on elsewhere does not wait for this.
         if !matches!(end, Return::Move(_)) {
-            self.pcpu.end_counts(&mut taken.vcpu.counts);
+            if self.pcpu.has_counters() {
+                self.pcpu.end_counts(&mut taken.vcpu.counts);
+            }
             if guest.vm.sampling.is_on() {
                 let tsc = self.pcpu.tsc();
                 sampling::publish(&mut taken.vcpu, &guest.vm, &mut self.pcpu, tsc);
@@ -196,6 +200,7 @@ impl<B: Backend, const LAB: bool> Worker<B, LAB> {
     }
 
     /// Counts what was executed since the registers of a VCPU were saved that goes to another PCPU, if one does.
+    #[inline(always)]
     fn count_leaving(&mut self, guest: &Guest<B>) {
         if let Some(from) = self.pcpu.moves.left_at.take()
             && let Some(to) = self.pcpu.host_instructions()

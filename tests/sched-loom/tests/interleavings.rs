@@ -123,6 +123,70 @@ fn a_wake_up_is_not_lost_on_a_vcpu_that_blocks() {
     });
 }
 
+/// A VCPU is handed over to a PCPU that is about to halt, or has.
+#[test]
+fn one_that_is_handed_over_is_not_lost() {
+    check(|| {
+        let (sched, [id]) = machine();
+        let _kick = sched.wake(id, T);
+        assert_eq!(turn(&sched, P0, Why::Preempt, T).0, Some(id));
+        let other = {
+            let sched = sched.clone();
+            thread::spawn(move || turn(&sched, P1, Why::Preempt, T + 1))
+        };
+        let handed = sched.hand_over(P0, P1, T + 1).expect("it may run there");
+        let mine = turn(&sched, P0, Why::Preempt, T + 1);
+        let theirs = other.join().unwrap();
+        assert!(mine.0.is_none() || theirs.0.is_none(), "it runs once");
+        settle(&sched, &[handed, mine.1, theirs.1], T + 2);
+        assert!(sched.runs_on(id).is_some(), "{:?}", sched.status(id, T + 2));
+    });
+}
+
+/// A halted PCPU is given a VCPU by its neighbour while another one is woken: both run in the end, one on each.
+#[test]
+fn a_wake_up_beside_one_that_is_handed_over_is_not_lost() {
+    check(|| {
+        let (sched, [id, sleeper]) = machine();
+        let _kick = sched.wake(id, T);
+        assert_eq!(turn(&sched, P0, Why::Preempt, T).0, Some(id));
+        assert_eq!(turn(&sched, P1, Why::Preempt, T).0, None);
+        let waker = {
+            let sched = sched.clone();
+            thread::spawn(move || sched.wake(sleeper, T + 1))
+        };
+        let handed = sched.hand_over(P0, P1, T + 1).expect("it may run there");
+        let mine = turn(&sched, P0, Why::Preempt, T + 1);
+        let woken = waker.join().unwrap();
+        settle(&sched, &[handed, mine.1, woken], T + 2);
+        let places = [id, sleeper].map(|id| sched.runs_on(id).map(|pcpu| pcpu.0));
+        assert!(places == [Some(0), Some(1)] || places == [Some(1), Some(0)], "{places:?}");
+    });
+}
+
+/// It is paused meanwhile: it runs nowhere, and again when it is resumed.
+#[test]
+fn a_pause_meets_a_hand_over() {
+    check(|| {
+        let (sched, [id]) = machine();
+        let _kick = sched.wake(id, T);
+        assert_eq!(turn(&sched, P0, Why::Preempt, T).0, Some(id));
+        assert_eq!(turn(&sched, P1, Why::Preempt, T).0, None);
+        let pauser = {
+            let sched = sched.clone();
+            thread::spawn(move || sched.pause(id, T + 1).unwrap())
+        };
+        let handed = sched.hand_over(P0, P1, T + 1).unwrap_or(Kick::NONE);
+        let mine = turn(&sched, P0, Why::MoveTo(P1), T + 1);
+        let paused = pauser.join().unwrap();
+        settle(&sched, &[handed, mine.1, paused], T + 2);
+        assert_eq!(sched.runs_on(id), None);
+        let resumed = sched.resume(id, T + 3).unwrap();
+        settle(&sched, &[resumed], T + 3);
+        assert!(sched.runs_on(id).is_some());
+    });
+}
+
 /// Two PCPUs want the same VCPU: one gets it.
 #[test]
 fn one_of_two_gets_it() {

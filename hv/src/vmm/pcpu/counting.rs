@@ -53,6 +53,12 @@ impl MoveCounts {
 }
 
 impl<B: Backend, const LAB: bool> Pcpu<B, LAB> {
+    /// Whether counters are used: most machines do without.
+    #[inline(always)]
+    pub fn has_counters(&self) -> bool {
+        self.counters.is_some()
+    }
+
     /// The stay of a VCPU begins, which counts from here on; after a halt from there on, because waking up is done for it.
     pub fn begin_counts(&mut self, counts: &mut VcpuCounts) {
         match self.moves.at_wake() {
