@@ -47,7 +47,9 @@ impl<P: Policy> Scheduler<P> {
         queue.stats.decisions += 1;
         if queue.idle {
             self.leave_idle(&mut queue, now);
-            if let Some(decision) = queue.started(common, now) {
+            if queue.current.is_some()
+                && let Some(decision) = queue.started(common, now)
+            {
                 return decision;
             }
         }
@@ -107,12 +109,8 @@ impl<P: Policy> Scheduler<P> {
     /// If there is no such PCPU.
     pub fn context_saved(&self, pcpu: PcpuId, now: u64) -> Kick {
         let mut queue = self.pcpus[pcpu.index()].queue.lock();
-        // Nothing has left, and what waits is as published.
-        if queue.leaving.is_none()
-            && !queue.looks_round
-            && queue.waiting.first().is_none()
-            && self.pcpus[pcpu.index()].allowed.load(Ordering::Relaxed) == 0
-        {
+        if queue.is_settled {
+            queue.is_settled = false;
             return Kick::NONE;
         }
         let halts_until = queue.throttled.next();

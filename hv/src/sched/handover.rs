@@ -18,6 +18,8 @@ impl<P: Policy> Scheduler<P> {
     ///
     /// `None`: it cannot, because it is paused or throttled, must not run there, or is sent elsewhere; or a trace is replayed.
     /// Nothing has changed but accounts, and [`Scheduler::schedule`] decides as ever.
+    #[cold]
+    #[inline(never)]
     pub fn hand_over(&self, pcpu: PcpuId, to: PcpuId, now: u64) -> Option<Kick> {
         if P::FORCES || pcpu == to || to.index() >= self.pcpus.len() {
             return None;
@@ -49,6 +51,8 @@ impl<P: Policy> Scheduler<P> {
 
 impl<P: Policy> Queue<P> {
     /// Whether the VCPU that runs may go on at `to`, where its memory is. Then it is about to leave, with its accounts up to date.
+    #[cold]
+    #[inline(never)]
     pub(super) fn lets_go(&mut self, common: &Common<P>, id: VcpuId, to: PcpuId, now: u64) -> bool {
         let (policy, sum, vcpu, vm) = self.parts(common, id);
         let is_sent_elsewhere = vcpu.target.is_some_and(|target| target != to);
@@ -66,6 +70,7 @@ impl<P: Policy> Queue<P> {
     }
 
     /// A VCPU that is in no heap is what the PCPU runs when it has been woken: this makes the decision that it will find.
+    #[cold]
     pub(super) fn start(&mut self, common: &Common<P>, id: VcpuId, how: Arrival, now: u64) {
         let (policy, sum, vcpu, vm) = self.parts(common, id);
         policy.enter(sum, &mut vcpu.account, vm, how, now);
@@ -88,6 +93,8 @@ impl<P: Policy> Queue<P> {
             return None;
         }
         (vcpu.charged, vcpu.since) = (now, now);
+        // Nothing has left, and what waits is as published.
+        self.is_settled = !self.looks_round;
         Some(self.run_one(common, id, now))
     }
 }

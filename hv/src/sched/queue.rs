@@ -39,6 +39,8 @@ pub(super) struct Queue<P: Policy> {
     pub idle_since: u64,
     /// It has stolen a VCPU or has left idle, and has not yet looked whether more waits for other PCPUs.
     pub looks_round: bool,
+    /// Another PCPU has made its last decision ([`Queue::start`]): there is nothing to be done behind that.
+    pub is_settled: bool,
     /// When the first waiting VCPU that has just crossed LLCs may be stolen across LLCs again; never if `u64::MAX`.
     pub settled_at: u64,
     pub sum: P::Sum,
@@ -58,6 +60,7 @@ impl<P: Policy> Queue<P> {
             idle: false,
             idle_since: 0,
             looks_round: false,
+            is_settled: false,
             settled_at: u64::MAX,
             sum: P::Sum::default(),
             stats: PcpuStats::default(),
@@ -76,7 +79,7 @@ impl<P: Policy> Queue<P> {
     }
 
     /// A VCPU of this queue together with the queue's sum, its VM and the policy.
-    #[inline]
+    #[inline(always)]
     pub(super) fn parts<'q, 'c>(
         &'q mut self,
         common: &'c Common<P>,

@@ -56,9 +56,10 @@ impl Moves {
         self.began_at = counted;
     }
 
-    /// Whether the turn that begins now is the first one after a move.
-    pub(super) fn take_arrival(&mut self) -> bool {
-        core::mem::take(&mut self.arrives)
+    /// A turn begins that is not the first one after a move.
+    #[inline(always)]
+    pub(super) fn forget_arrival(&mut self) {
+        self.arrives = false;
     }
 
     /// Whether the VCPU is on its way to another PCPU.
@@ -152,9 +153,20 @@ pub(super) fn closed<V: Virt, M: HostMemory, H: Host>(
 #[cold]
 #[inline(never)]
 pub(super) fn arrive<V: Virt, H: Host>(vcpu: &mut Vcpu<V>, host: &mut H) {
+    vcpu.moves.arrives = false;
     // If that is past, it interrupts at once.
     vcpu.armed = host.arm_timer(vcpu.due);
     vcpu.request(work::MAIL);
+}
+
+/// A turn of a divided VM's VCPU begins. Whether it is the first one after a move.
+pub(super) fn begin<V: Virt, M: HostMemory, H: Host>(
+    vcpu: &mut Vcpu<V>,
+    vm: &Vm<V::NestedFormat, M>,
+    host: &mut H,
+) -> bool {
+    follow(vcpu, vm, host);
+    vcpu.moves.arrives
 }
 
 /// Has the VCPU use the tables of its PCPU's cache domain. At the begin of each turn of a divided VM's VCPU, and when its VM has just

@@ -37,11 +37,8 @@ pub fn run<V: Virt, M: HostMemory, H: Host>(
     cpu: &mut V::Cpu,
     host: &mut H,
 ) -> Return {
-    if vm.regions.is_divided() {
-        micro::follow(vcpu, vm, host);
-    }
     vcpu.virt.set_ple(host.others_wait());
-    if vcpu.moves.take_arrival() {
+    if vm.regions.is_divided() && micro::begin(vcpu, vm, host) {
         micro::arrive(vcpu, host);
     } else {
         startup::begin(vcpu, vm);

@@ -70,6 +70,7 @@ fn init<V: Virt, M: HostMemory>(vcpu: &mut Vcpu<V>, vm: &Vm<V::NestedFormat, M>)
 #[inline(always)]
 pub(super) fn begin<V: Virt, M: HostMemory>(vcpu: &mut Vcpu<V>, vm: &Vm<V::NestedFormat, M>) {
     vm.hlt.awake(vcpu.id);
+    vcpu.moves.forget_arrival();
     // Another VCPU may have used this PCPU's timer meanwhile: `timers::run` arms it again.
     vcpu.armed = u64::MAX;
     // Only VCPU 0 polls the console; the others would merely kick it at every run.

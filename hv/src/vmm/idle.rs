@@ -40,9 +40,11 @@ impl<B: Backend, const LAB: bool> Pcpu<B, LAB> {
         // QEMU's emulation may have overlooked an interrupt at the last VMRUN; halted, nothing would make it look.
         lapic::look_again();
         // Here it costs no time: whatever ends the halt does not wait for it.
-        let counts = self.counters();
-        let instructions = self.host_instructions();
-        self.moves.halts(counts, instructions);
+        if self.has_counters() {
+            let counts = self.counters();
+            let instructions = self.host_instructions();
+            self.moves.halts(counts, instructions);
+        }
         let lab_time = self.lab_time();
         if let Some(time) = lab_time {
             time.halt(self.cpu.index);

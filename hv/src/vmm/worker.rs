@@ -86,11 +86,7 @@ impl<B: Backend, const LAB: bool> Worker<B, LAB> {
             return false;
         }
         let now = self.pcpu.tsc();
-        let mut why = core::mem::replace(&mut self.why, Why::Preempt);
-        let mut left = None;
-        if let Why::MoveTo(to) = why {
-            (why, left) = self.hand_over(to, now);
-        }
+        let why = core::mem::replace(&mut self.why, Why::Preempt);
         let decision = self.machine.sched.schedule(self.pcpu.id(), why, now);
         let decided = self.pcpu.tsc();
         // The scheduler's own time is not the VCPU's.
@@ -98,8 +94,9 @@ impl<B: Backend, const LAB: bool> Worker<B, LAB> {
             loaded.taken.vcpu.end_turn(now);
         }
         // The VCPU that ran stays loaded if it goes on: most turns switch nothing.
+        let mut left = None;
         if decision.run != self.loaded.as_ref().map(|loaded| loaded.handle) {
-            left = self.unload().or(left);
+            left = self.unload();
             if let Some(handle) = decision.run {
                 self.load(handle);
             }
@@ -167,36 +164,38 @@ impl<B: Backend, const LAB: bool> Worker<B, LAB> {
             }
             Return::Yield => {}
             Return::Spin => self.why = Why::Yield,
-            Return::Move(pcpu) => self.why = Why::MoveTo(PcpuId(pcpu)),
+            Return::Move(pcpu) => self.why = self.hand_over(PcpuId(pcpu)),
             Return::Stop(stop) => self.machine.stop(guest, stop),
         }
         true
     }
 
     /// The VCPU that has just run goes on at another PCPU, which is told before this one looks for something else to run. What the
-    /// scheduler is to be asked then, and the guest of a VCPU that has left the PCPU and not yet the scheduler's care: it is not always
-    /// free to go.
+    /// scheduler is to be asked then: it does not always let the VCPU go, which stays loaded then.
     #[cold]
     #[inline(never)]
-    fn hand_over(&mut self, to: PcpuId, now: u64) -> (Why, Option<Arc<Guest<B>>>) {
-        let Some(loaded) = &mut self.loaded else { return (Why::Preempt, None) };
+    fn hand_over(&mut self, to: PcpuId) -> Why {
+        let now = self.pcpu.tsc();
+        let Some(loaded) = &mut self.loaded else { return Why::Preempt };
         loaded.taken.vcpu.end_turn(now);
-        let (id, begun) = (loaded.id, loaded.taken.vcpu.counts.begun().copied());
-        let Some(guest) = self.unload() else { return (Why::Preempt, None) };
+        // If it stays, its turn is ended once more.
+        loaded.taken.vcpu.turn_began = now;
+        let (handle, id) = (loaded.handle, loaded.id);
+        let begun = loaded.taken.vcpu.counts.begun().copied();
+        let Some(guest) = self.unload() else { return Why::Preempt };
         let kick = self.machine.sched.hand_over(self.pcpu.id(), to, now);
         if let Some(kick) = kick {
             self.machine.send(kick);
             self.count_leaving(&guest);
         }
         self.pcpu.end_counts_late(begun, &guest.vm.mailboxes[id as usize]);
-        match kick {
-            None => (Why::MoveTo(to), Some(guest)),
-            Some(_) => {
-                // It may have been the last VCPU to leave a VM that has stopped.
-                self.machine.reap(&guest);
-                (Why::Preempt, None)
-            }
+        if kick.is_none() {
+            self.load(handle);
+            return Why::MoveTo(to);
         }
+        // It may have been the last VCPU to leave a VM that has stopped.
+        self.machine.reap(&guest);
+        Why::Preempt
     }
 
     /// Counts what was executed since the registers of a VCPU were saved that goes to another PCPU, if one does.

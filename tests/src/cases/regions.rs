@@ -14,7 +14,8 @@ pub const CASES: &[Case] = &[
     // never do.
     only("qemu-svm", "regions: those of a program are mapped to two caches", spread).at_length(),
     only("qemu-svm", "regions: two caches are better than one, by modelled cycles", gains),
-    only("qemu-svm", "regions: two VMs of two VCPUs have a cache each", |c| balanced_vms(c, [60, 30])),
+    only("qemu-svm", "regions: two VMs of two VCPUs have a cache each", |c| balanced_vms(c, [60, 30]))
+        .at_length(),
     only("qemu-svm", "regions: two VMs of two VCPUs have a cache each, at length", |c| {
         balanced_vms(c, [600, 300])
     })
