@@ -83,13 +83,14 @@ pub fn close<F: PteFormat<Attr = NestedAttr>, M: HostMemory>(
         let statistics = shadow.as_ref().map(Shadow::statistics).unwrap_or_default();
         Some(([statistics.faults, statistics.guest_faults], [statistics.pages, statistics.bytes]))
     };
-    let Some((mut sample, ran)) = vm.sampling.close(tsc, demanded, shadow) else { return false };
+    let Some((mut sample, ran, closing)) = vm.sampling.close(tsc, demanded, shadow) else { return false };
     sample.vm = number;
     sample.time_ns = vm.nanos(tsc).0;
     sample.engine = vm.translation.in_force() as u8;
     let mut record = [0; MOST];
     let words = sample.write(ran, &mut record);
     record_sample(&record[..words]);
+    drop(closing);
     regions(vm, &sample, demanded, &mut record_sample);
     if vm.has_memory_records() && vm.memory_records.is_due(sample.time_ns, demanded) {
         memory(vm, &sample, record_sample);

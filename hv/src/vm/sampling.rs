@@ -12,7 +12,7 @@ use alloc::vec::Vec;
 use core::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 
 use records::sample::{Sample, Sums};
-use spin::Mutex;
+use spin::{Mutex, MutexGuard};
 
 use crate::arch::counters::CounterEvent;
 
@@ -42,6 +42,12 @@ pub struct Sampling {
     resets: AtomicU8,
     closing: Mutex<Closing>,
 }
+
+/// A sample has been added up and is not written yet: while there is one, no other is added up.
+#[must_use]
+pub struct Writing<'a>(
+    #[expect(dead_code, reason = "it is held, and not looked at")] MutexGuard<'a, Closing>,
+);
 
 /// What is kept between samples.
 #[derive(Debug, Default)]
@@ -138,13 +144,14 @@ impl Sampling {
 
     /// Adds up what the VCPUs have published and ends the period, if it is over by `now` or that is demanded; `shadow` is asked
     /// for faults and memory of shadow paging, and says `None` where it would have to wait. The sample, with the ticks that
-    /// each VCPU has run. `None`: another VCPU has just done it.
+    /// each VCPU has run. `None`: another VCPU has just done it, or is about to write what it has added up: no later sample overtakes an
+    /// earlier one before the caller drops the last part, [`Writing`].
     pub fn close(
         &self,
         now: u64,
         demanded: bool,
         shadow: impl FnOnce() -> Option<([u64; 2], [u64; 2])>,
-    ) -> Option<(Sample, impl Iterator<Item = u64> + '_)> {
+    ) -> Option<(Sample, impl Iterator<Item = u64> + '_, Writing<'_>)> {
         let mut closing = self.closing.try_lock()?;
         if !self.is_on() || now < self.due() && !demanded {
             return None;
@@ -164,7 +171,7 @@ impl Sampling {
             sums,
             ..Sample::default()
         };
-        Some((sample, self.vcpus.iter().map(|vcpu| vcpu.lock().ran)))
+        Some((sample, self.vcpus.iter().map(|vcpu| vcpu.lock().ran), Writing(closing)))
     }
 }
 
@@ -179,7 +186,7 @@ mod tests {
     }
 
     fn close(sampling: &Sampling, now: u64, demanded: bool) -> Option<(u64, [u64; 2], Vec<u64>)> {
-        let (sample, ran) =
+        let (sample, ran, _closing) =
             sampling.close(now, demanded, || now.is_multiple_of(2).then_some(([now, 0], [0; 2])))?;
         Some((sample.sums.exits[0], sample.shadow_faults, ran.collect()))
     }
@@ -218,7 +225,7 @@ mod tests {
         // It took long to load the guest.
         sampling.begin(7000, 3500);
         assert_eq!((sampling.due(), close(&sampling, 7999, false)), (8000, None));
-        let (sample, _) = sampling.close(8001, false, || None).unwrap();
+        let (sample, ..) = sampling.close(8001, false, || None).unwrap();
         assert_eq!((sample.began_ns, sampling.due()), (3500, 9001));
     }
 
@@ -234,7 +241,7 @@ mod tests {
         let sampling = Sampling::new(2);
         sampling.start(10, 0);
         let known = |now| {
-            let (sample, _) = sampling.close(now, false, || None).unwrap();
+            let (sample, ..) = sampling.close(now, false, || None).unwrap();
             (sample.sums.counters[0].get(AT), sample.sums.counters[0].values[AT])
         };
         sampling.publish(0, &counting(0, false, 100));

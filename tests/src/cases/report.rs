@@ -48,7 +48,8 @@ fn number(cell: &str) -> Option<u64> {
 /// Reports a file of samples beside a damaged copy of it, and looks at the page.
 pub fn check(context: &Context, samples: &str) -> Result<()> {
     let text = fs::read_to_string(samples)?;
-    let half = text.len() / 2;
+    // In a line: at the end of one nothing would be damaged.
+    let half = text[..text.len() / 2].rfind('\n').context("one line only")? + "\n{".len();
     let cut = context.file("cut.jsonl", &text[..half])?;
     let page = context.path("page.html");
     let made = context.pal(["report", samples, &cut, "-o", &page], None)?.status(0)?;
