@@ -158,6 +158,12 @@ impl Context {
 
     /// `pal run` of the long-mode kit with these cases on its command line.
     pub fn long_mode(&self, cases: &str, options: &[&str]) -> Result<Finished> {
+        let all = self.long_mode_options(cases, options);
+        self.run(&all.iter().map(String::as_str).collect::<Vec<_>>())
+    }
+
+    /// The options of `pal run` for that.
+    pub fn long_mode_options(&self, cases: &str, options: &[&str]) -> Vec<String> {
         let kit = self.long_mode.to_string_lossy();
         // Mistakes of the emulation are forgiven by its name.
         let emulation = if self.on_bochs() { "bochs" } else { "tcg" };
@@ -169,7 +175,8 @@ impl Context {
         let many = ["torture", "shared", "all"].iter().any(|word| cases.contains(word));
         let memory = if many { "256" } else { KIT_MEMORY };
         let fixed = ["--kernel", &kit, "--append", &line];
-        self.run(&[&fixed[..], device, &self.limits(memory, options)[..], options].concat())
+        let limits = self.limits(memory, options);
+        [&fixed[..], device, &limits, options].concat().into_iter().map(str::to_owned).collect()
     }
 
     /// `pal` with any arguments.

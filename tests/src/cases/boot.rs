@@ -1,6 +1,7 @@
 //! The default guest: Debian's kernel and the generated initramfs.
 
 use std::{
+    ffi::OsStr,
     io::{BufRead, BufReader, PipeReader, Read as _, pipe},
     path::Path,
     process::{Child, Command, Stdio},
@@ -160,7 +161,10 @@ fn all_ways(context: &Context) -> Result<()> {
 }
 
 /// Starts `pal run` with these options, whose output is not read yet, through a pipe of one page.
-pub fn start_unread(context: &Context, options: &[&str]) -> Result<(Child, PipeReader)> {
+pub fn start_unread(
+    context: &Context,
+    options: impl IntoIterator<Item = impl AsRef<OsStr>>,
+) -> Result<(Child, PipeReader)> {
     let (reader, writer) = pipe()?;
     rustix::pipe::fcntl_setpipe_size(&writer, 4096)?;
     let mut pal = Command::new(&context.pal);
@@ -170,7 +174,7 @@ pub fn start_unread(context: &Context, options: &[&str]) -> Result<(Child, PipeR
 
 fn late_reader(context: &Context) -> Result<()> {
     // A little more than the pipe holds: the machine is gone before it is read.
-    let (mut child, mut reader) = start_unread(context, &["--exec", "seq -s, 1000 1840; exit 9"])?;
+    let (mut child, mut reader) = start_unread(context, ["--exec", "seq -s, 1000 1840; exit 9"])?;
     let mut machine = Vec::new();
     while machine.is_empty() || rustix::io::ioctl_fionread(&reader)? == 0 {
         ensure!(child.try_wait()?.is_none(), "pal has ended before its output was read");

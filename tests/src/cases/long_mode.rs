@@ -211,9 +211,7 @@ fn unknown_instruction(context: &Context) -> Result<()> {
 
 /// All that the kit writes comes, although nothing reads for a while, in which everything between here and the guest fills up.
 fn slow_reader(context: &Context) -> Result<()> {
-    let kit = context.long_mode.to_string_lossy();
-    let options = ["--kernel", &kit, "--append", "tcg dies.flood", "--test-device"];
-    let (mut child, reader) = start_unread(context, &options)?;
+    let (mut child, reader) = start_unread(context, context.long_mode_options("dies.flood", &[]))?;
     let mut reader = BufReader::new(reader);
     let mut output = String::new();
     reader.read_line(&mut output)?;

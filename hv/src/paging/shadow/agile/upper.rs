@@ -5,8 +5,9 @@
 //! in the guest's tables there, so level 1 below it is as in plain shadow paging, in step or unsync until it is quiet. When the
 //! guest has not changed it for a timeout, which its contents tell, it is write-protected again.
 //!
-//! What a flush compares is bounded by [`MAX_UPPER`], beside the unsync pages of level 1. Roots stay write-protected: all faults of
-//! their address space would be walked from there.
+//! A flush compares [`MAX_UPPER`] of them at most; they count among the unsync pages, of which those of level 1 are the others. A table
+//! of level 2 that is shadowed first below one of level 3 begins so, without a write. Roots stay write-protected: all faults of their
+//! address space would be walked from there.
 
 use super::super::Shadow;
 use super::super::TlbFlush;
