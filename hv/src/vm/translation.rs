@@ -84,6 +84,8 @@ pub struct Translation {
     counts: AtomicBool,
     /// The engine is chosen for each address space, and what is known of them. A leaf lock.
     by_space: AtomicBool,
+    /// Tables above level 1 stay unsync there.
+    keeps_upper: AtomicBool,
     spaces: Mutex<Option<Spaces>>,
     /// Exits until then. May fall below zero while a VCPU is deciding: these count for the next period.
     left: AtomicI32,
@@ -114,6 +116,7 @@ impl Default for Translation {
             excluded: Default::default(),
             counts: AtomicBool::new(false),
             by_space: AtomicBool::new(false),
+            keeps_upper: AtomicBool::new(false),
             spaces: Mutex::new(None),
             left: AtomicI32::new(0),
         }
@@ -139,10 +142,11 @@ impl Translation {
     pub(crate) fn adopt(&self, mode: Mode, policy: Policy) {
         let mut asked = self.asked.lock();
         *asked = Asked::new(mode, policy, asked.samples);
-        let spaces = match mode {
-            Mode::Commodity(parameters) => Some(Spaces::new(parameters)),
-            _ => None,
+        let (spaces, keeps_upper) = match mode {
+            Mode::Commodity(parameters) => (Some(Spaces::new(parameters)), parameters.upper_ms > 0),
+            _ => (None, false),
         };
+        self.keeps_upper.store(keeps_upper, Ordering::SeqCst);
         self.by_space.store(spaces.is_some(), Ordering::SeqCst);
         *self.spaces.lock() = spaces;
         self.left.store(0, Ordering::SeqCst);
@@ -167,6 +171,12 @@ impl Translation {
         let Mode::Commodity(parameters) = self.mode() else { return None };
         let nanos = u64::from(parameters.upper_ms) * 1_000_000;
         (nanos > 0).then_some(AgileTimes { window: nanos, timeout: nanos, start: 0 })
+    }
+
+    /// Whether tables above level 1 stay unsync, without a look at the mode.
+    #[inline(always)]
+    pub fn keeps_upper(&self) -> bool {
+        self.keeps_upper.load(Ordering::Relaxed)
     }
 
     /// Whether the engine is chosen for each address space.

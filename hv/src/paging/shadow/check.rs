@@ -79,7 +79,7 @@ impl<M: TableMemory, F: PteFormat, N: TableMemory, G: GuestMemory> Check<'_, M, 
                     "a page is listed as another one"
                 }
                 () if page.nested && !page.key.is_nestable() => "a page cannot be nested",
-                () if (page.nested || page.key.level() != 1) && !self.shadow.upper_unsync => {
+                () if (page.nested || page.key.level() != 1) && !self.shadow.pool.upper_unsync => {
                     "it is not known that a page is unsync"
                 }
                 () if pool.is_write_protected(frame) => "a table is write-protected, and its page is unsync",
@@ -120,7 +120,7 @@ impl<M: TableMemory, F: PteFormat, N: TableMemory, G: GuestMemory> Check<'_, M, 
             }
         }
         for index in (0..ENTRIES).filter(|&index| pool.is_absent(id, index)) {
-            let guest = self.guest_entry(id, index).filter(|_| !page.unsync);
+            let guest = self.guest_entry(id, index).filter(|_| !page.unsync && !pool.upper_unsync);
             if guest.is_none_or(|(_, raw)| raw & PRESENT != 0) {
                 return Err(self.report("the guest's entry may be present", id, index, None));
             }

@@ -169,7 +169,7 @@ impl<M: TableMemory, F: PteFormat> Shadow<M, F> {
     /// The guest has flushed a page with an exit, because there are unsync tables. Those to which nothing happens for a number of
     /// such flushes are write-protected again, so that the next ones need no exit.
     pub(super) fn count_invlpg(&mut self, memory: &impl GuestMemory) {
-        if !F::FILTERS_FAULTS || self.is_shared || self.unsync.is_empty() || self.upper_unsync {
+        if !F::FILTERS_FAULTS || self.is_shared || self.unsync.is_empty() || self.pool.upper_unsync {
             return;
         }
         self.invlpgs = self.invlpgs.saturating_add(1);

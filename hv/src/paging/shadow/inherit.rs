@@ -8,7 +8,7 @@ use super::fault::AddressSpace;
 use super::pool::{Page, PageId};
 use super::role::Key;
 use super::root::root_key;
-use super::sync::{MAX_UNSYNC, Unsync};
+use super::sync::Unsync;
 use crate::arch::addr::{Gpa, Hfn};
 use crate::mem::guest_memory::GuestMemory;
 use crate::mem::table_memory::{ENTRIES, TableMemory};
@@ -34,7 +34,7 @@ impl<M: TableMemory, F: PteFormat> Shadow<M, F> {
         let Some(used) = self.pool.root() else { return };
         let (key, base) = (self.pool.page(root).key, self.pool.page(root).gfn.base());
         // While tables above level 1 are unsync, links may lead elsewhere than the guest's entries.
-        if self.upper_unsync && self.agile.is_none()
+        if self.pool.upper_unsync && self.agile.is_none()
             || !key.is_table()
             || key.level() != 4
             || self.pool.page(used).key.level() != 4
@@ -59,7 +59,7 @@ impl<M: TableMemory, F: PteFormat> Shadow<M, F> {
                 self.connect(root, index, child);
             }
         }
-        if self.upper_unsync {
+        if self.pool.upper_unsync {
             // Not by way of the root that was in use: that has not been flushed.
             self.sync_from(ram, root, true);
         }
@@ -127,7 +127,7 @@ impl<M: TableMemory, F: PteFormat> Shadow<M, F> {
         let (above, _) = self.pool.parent(id)?;
         let (root, index) = self.pool.parent(above)?;
         // What is unsync may lead elsewhere than the guest's entries.
-        if self.upper_unsync && [id, above, root].iter().any(|&id| self.pool.page(id).unsync) {
+        if self.pool.upper_unsync && [id, above, root].iter().any(|&id| self.pool.page(id).unsync) {
             return None;
         }
         let key = self.pool.page(root).key;
@@ -169,12 +169,11 @@ impl<M: TableMemory, F: PteFormat> Shadow<M, F> {
         let is_wanted = !F::FILTERS_FAULTS
             && self.pool.root() == Some(root)
             && self.tuning.unsync_after == 0
-            && self.unsync.len() < MAX_UNSYNC
+            && self.has_unsync_room(1)
             && !self.pool.is_root_of_others(root)
             && self.pool.shadows(frame).count() == 1;
         if is_wanted {
-            self.upper_unsync = true;
-            self.pool.forget_paths();
+            self.pool.begin_upper_unsync();
             self.unsync_table(memory, frame, 1);
             self.pool.unprotect(frame);
         }
@@ -203,7 +202,7 @@ impl<M: TableMemory, F: PteFormat> Shadow<M, F> {
             self.pool.forget_former_root();
             self.pool.page_mut(id).unsync = false;
             self.unsync.retain(|other| other.id != id);
-            self.upper_unsync = self
+            self.pool.upper_unsync = self
                 .unsync
                 .iter()
                 .any(|other| self.pool.page(other.id).nested || self.pool.page(other.id).key.level() > 1);
@@ -218,7 +217,7 @@ impl<M: TableMemory, F: PteFormat> Shadow<M, F> {
         level == 1
             && !F::FILTERS_FAULTS
             && self.tuning.unsync_after == 0
-            && self.unsync.len() < MAX_UNSYNC
+            && self.has_unsync_room(1)
             && !self.pool.is_write_protected(frame)
             && self.pool.is_writable(frame)
     }
@@ -245,7 +244,9 @@ impl<M: TableMemory, F: PteFormat> Shadow<M, F> {
         self.statistics.unsynced += 1;
         // Of tables that may be nested, only nested ones begin so.
         if self.may_be_nested(key) {
-            self.upper_unsync = true;
+            if !self.pool.upper_unsync {
+                self.pool.begin_upper_unsync();
+            }
             self.begin_nested(id);
         }
     }

@@ -91,7 +91,7 @@ impl<M: TableMemory, F: PteFormat> Shadow<M, F> {
         fault: PageFault,
     ) -> Result<Leaf, NotFound> {
         let gva = fault.gva;
-        if self.upper_unsync && !self.is_path_protected(gva) {
+        if self.pool.upper_unsync && !self.is_path_protected(gva) {
             return Err(None);
         }
         let root = self.pool.root().ok_or(None)?;
@@ -186,7 +186,7 @@ impl<M: TableMemory, F: PteFormat> Shadow<M, F> {
         let child = self.page(key.below(raw, index, to.frame()), below.frame(), ram);
         self.connect(table, index, child);
         // The path below is not write-protected.
-        if self.upper_unsync && level > 2 && self.pool.page(child).unsync {
+        if self.pool.upper_unsync && level > 2 && self.pool.page(child).unsync {
             return Err(None);
         }
         Ok(child)

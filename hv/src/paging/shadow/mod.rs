@@ -201,8 +201,6 @@ pub struct Shadow<M: TableMemory, F: PteFormat> {
     pool: Pool<M, F>,
     /// Pages whose tables the guest writes itself.
     unsync: Vec<Unsync>,
-    /// There may be pages above level 1 among them, or [nested](agile) ones.
-    upper_unsync: bool,
     /// Flushes of single pages since [`Tuning::invlpgs`] was reached last.
     invlpgs: u8,
     /// Agile paging, while it is in force.
@@ -212,6 +210,10 @@ pub struct Shadow<M: TableMemory, F: PteFormat> {
     /// Comparisons of nested pages so far. It goes on from one time of agile paging to the next: pages that are kept know the last one
     /// that came to them.
     syncs: u64,
+    /// Entries of nested pages above level 1 that did not hold any more, and how many there were when the current VCPU last flushed
+    /// an address.
+    dropped_links: u64,
+    drops_seen: u64,
     /// Pages that the guest has just unlinked.
     unlinked: Vec<PageId>,
     /// A root from which the guest has taken all entries of its user.
@@ -259,12 +261,13 @@ impl<M: TableMemory, F: PteFormat> Shadow<M, F> {
         Ok(Shadow {
             pool,
             unsync,
-            upper_unsync: false,
             invlpgs: 0,
             agile: None,
             agile_counts: AgileCounts::default(),
             upper_counts: AgileCounts::default(),
             syncs: 0,
+            dropped_links: 0,
+            drops_seen: 0,
             unlinked,
             dying: None,
             leaf_cache: LeafCache::default(),
@@ -342,7 +345,7 @@ impl<M: TableMemory, F: PteFormat> Shadow<M, F> {
     /// Drops all shadow pages: when the guest ran with other tables and wrote its own unseen.
     pub fn drop_everything(&mut self) -> (Reload, TlbFlush) {
         self.unsync.clear();
-        self.upper_unsync = false;
+        self.pool.upper_unsync = false;
         self.recent = Recent::default();
         self.views.iter_mut().for_each(View::forget_roots);
         self.pool.release_all();
@@ -372,7 +375,7 @@ impl<M: TableMemory, F: PteFormat> Shadow<M, F> {
             if page.unsync && key.level() == 1 || page.deferred && !self.left_out.is(Step::CompareDeferred) {
                 self.resync_page(memory, id);
             }
-            if self.upper_unsync {
+            if self.pool.upper_unsync {
                 self.sync_from(memory, id, true);
             }
             self.pool.touch(id);

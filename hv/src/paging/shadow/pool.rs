@@ -99,6 +99,8 @@ pub(super) struct Pool<M: TableMemory, F: PteFormat> {
     direct: usize,
     /// What entries are that are not filled: see [`unfilled`].
     marker: u64,
+    /// Pages above level 1 may be unsync, or some may be [nested](super::agile). No entry is marked as absent meanwhile.
+    pub upper_unsync: bool,
     format: PhantomData<fn() -> F>,
     shared: Shared,
     pub evictions: u64,

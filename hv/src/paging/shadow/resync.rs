@@ -34,7 +34,7 @@ impl<M: TableMemory, F: PteFormat> Shadow<M, F> {
         next: impl FnOnce(&Self) -> Option<PageId>,
     ) {
         // Unsync tables of upper levels come first. What they lead to is known only then, and so is the root.
-        if self.upper_unsync && self.resync_upper(memory) {
+        if self.pool.upper_unsync && self.resync_upper(memory) {
             let root = next(self);
             return self.sync_all(memory, root);
         }
@@ -160,7 +160,7 @@ impl<M: TableMemory, F: PteFormat> Shadow<M, F> {
         if self.unsync.is_empty() {
             return;
         }
-        if self.upper_unsync && self.resync_upper(memory) {
+        if self.pool.upper_unsync && self.resync_upper(memory) {
             return self.sync_address(memory, gva);
         }
         // The comparison is by table and not by shadow page: a table may have several, for other rights or registers, and the

@@ -38,6 +38,7 @@ pub(super) struct View {
     linear: u64,
     reserved: u64,
     table_reserved: [u64; 3],
+    drops_seen: u64,
 }
 
 impl View {
@@ -82,6 +83,7 @@ impl<M: TableMemory, F: PteFormat> Shadow<M, F> {
                 linear: self.linear,
                 reserved: self.reserved,
                 table_reserved: self.table_reserved,
+                drops_seen: self.drops_seen,
             };
         }
         if let Some(view) = self.views.get_mut(vcpu as usize) {
@@ -91,6 +93,7 @@ impl<M: TableMemory, F: PteFormat> Shadow<M, F> {
             self.linear = view.linear;
             self.reserved = view.reserved;
             self.table_reserved = view.table_reserved;
+            self.drops_seen = view.drops_seen;
         }
         self.current_vcpu = vcpu;
     }

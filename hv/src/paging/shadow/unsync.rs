@@ -31,8 +31,7 @@ impl<M: TableMemory, F: PteFormat> Shadow<M, F> {
         }
         // Entries above level 1 lead to pages by links that cached paths count on: those are found by a walk from now on.
         if self.pool.shadows(frame).any(|id| self.pool.page(id).key.level() > 1) {
-            self.upper_unsync = true;
-            self.pool.forget_paths();
+            self.pool.begin_upper_unsync();
         }
         self.unsync_table(memory, frame, count);
         Some(self.pool.take_owed_and(TlbFlush::None))
@@ -50,8 +49,8 @@ impl<M: TableMemory, F: PteFormat> Shadow<M, F> {
                 self.pool.page(id)
             );
         }
-        self.upper_unsync = self.unsync.iter().any(|page| self.pool.page(page.id).nested);
-        self.upper_unsync
+        self.pool.upper_unsync = self.unsync.iter().any(|page| self.pool.page(page.id).nested);
+        self.pool.upper_unsync
     }
 
     fn is_upper_unsync(&self, id: PageId) -> bool {
@@ -59,9 +58,15 @@ impl<M: TableMemory, F: PteFormat> Shadow<M, F> {
         !page.nested && page.key.level() > 1
     }
 
+    /// Whether this many more pages may be unsync. Nested ones have room of their own.
+    pub(super) fn has_unsync_room(&self, count: usize) -> bool {
+        let nested = if self.agile.is_some() { self.nested_pages() } else { 0 };
+        self.unsync.len() - nested + count <= MAX_UNSYNC
+    }
+
     /// The guest writes to a table, which `count` pages shadow, until its next flush.
     pub(super) fn unsync_table(&mut self, memory: &impl GuestMemory, frame: Hfn, count: usize) {
-        while self.unsync.len() + count > MAX_UNSYNC
+        while !self.has_unsync_room(count)
             && let Some(oldest) = self.unsync.iter().find(|page| !self.pool.page(page.id).nested)
         {
             self.write_protect(memory, Hfn(oldest.number));

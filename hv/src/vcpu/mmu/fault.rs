@@ -145,7 +145,7 @@ fn answer<V: Virt, M: HostMemory, H: Host>(
         ShadowOutcome::GuestFault(error) => Outcome::Inject(Exception::page_fault(gva, error)),
         ShadowOutcome::EmulateWrite(gpa)
             if vcpu.mmu.engine == Engine::Shadow
-                && vm.translation.is_by_space()
+                && vm.translation.keeps_upper()
                 && spaces::leave_unsync(vcpu, vm, gpa, tsc) =>
         {
             Outcome::Resume

@@ -341,7 +341,9 @@ pub fn serve<V: Virt, M: HostMemory>(
     }
     if is_by_space {
         spaces::watch_loads(vcpu, vm);
-        spaces::protect_unwritten(vcpu, vm, tsc());
+        if vm.translation.keeps_upper() {
+            spaces::protect_unwritten(vcpu, vm, tsc());
+        }
     }
     guard::follow(vcpu, vm);
     if vcpu.mmu.reload {

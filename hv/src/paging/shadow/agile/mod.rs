@@ -160,7 +160,7 @@ impl<M: TableMemory, F: PteFormat> Shadow<M, F> {
         while let Some(page) = self.unsync.first() {
             self.write_protect(memory, Hfn(page.number));
         }
-        self.upper_unsync = false;
+        self.pool.upper_unsync = false;
         self.pool.take_owed_and(TlbFlush::None)
     }
 
@@ -184,7 +184,7 @@ impl<M: TableMemory, F: PteFormat> Shadow<M, F> {
             }
             self.forget_evicted();
             self.pool.forget_nested_below();
-            self.upper_unsync = self.unsync.iter().any(|page| self.pool.page(page.id).key.level() > 1);
+            self.pool.upper_unsync = self.unsync.iter().any(|page| self.pool.page(page.id).key.level() > 1);
             self.pool.forget_paths();
         }
         (Reload, self.pool.take_owed_and(TlbFlush::None))
@@ -209,7 +209,12 @@ impl<M: TableMemory, F: PteFormat> Shadow<M, F> {
         {
             return None;
         }
-        self.nest(frame).then(|| self.pool.take_owed_and(TlbFlush::None))
+        if !self.nest(frame) {
+            return None;
+        }
+        // The fault has been counted as one, and the guest makes the write by itself.
+        self.statistics.emulated_writes = self.statistics.emulated_writes.saturating_sub(1);
+        Some(self.pool.take_owed_and(TlbFlush::None))
     }
 
     /// Whether the walk of an address comes to a nested table by links that are there: the proposed processor does

@@ -94,9 +94,7 @@ impl<M: TableMemory, F: PteFormat> Shadow<M, F> {
                 self.nest_below(id);
             }
         }
-        // Faults must not begin below a nested table.
-        self.pool.forget_paths();
-        self.upper_unsync = true;
+        self.pool.begin_upper_unsync();
         true
     }
 
@@ -137,7 +135,7 @@ impl<M: TableMemory, F: PteFormat> Shadow<M, F> {
         if self.is_modelled() {
             return self.unsync.len() + count <= MAX_NESTED;
         }
-        self.upper_pages() + count <= MAX_UPPER
+        self.nested_pages() + count <= MAX_UPPER
     }
 
     /// All shadow pages of a table become nested; false if they cannot.
@@ -224,7 +222,12 @@ impl<M: TableMemory, F: PteFormat> Shadow<M, F> {
             Some(_) => was_nested,
             None if !self.may_be_nested(key) => false,
             None if key.level() == 4 => self.has_room(1) && self.begins_nested(frame),
-            None => self.agile.as_ref().is_some_and(|agile| agile.below_nested) && self.has_room(1),
+            None => {
+                let begins = self.agile.as_ref().is_some_and(|agile| agile.below_nested) && self.has_room(1);
+                // Agile paging proper counts only what becomes nested later.
+                self.upper_counts.to_nested += u64::from(begins && !self.is_modelled());
+                begins
+            }
         }
     }
 }

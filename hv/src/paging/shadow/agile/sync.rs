@@ -27,17 +27,18 @@ impl<M: TableMemory, F: PteFormat> Shadow<M, F> {
             self.sync_from(memory, root, true);
         }
         self.drop_unlinked();
+        self.drops_seen = self.dropped_links;
     }
 
     /// The guest flushes an address.
     pub(in super::super) fn sync_address(&mut self, memory: &impl GuestMemory, gva: Gva) {
-        let dropped = self.statistics.resynced_entries;
         if let Some(root) = self.pool.root() {
             self.sync_from(memory, root, false);
         }
         self.drop_unlinked();
-        if self.statistics.resynced_entries != dropped {
-            // The processor forgets the upper entries of this address alone.
+        if core::mem::replace(&mut self.drops_seen, self.dropped_links) != self.dropped_links {
+            // The processor forgets the upper entries of this address alone, and may have cached others that have gone since its
+            // last such flush, whichever VCPU found that.
             self.pool.owe_own_flush();
         }
         let at = index(gva, 1);
@@ -105,6 +106,7 @@ impl<M: TableMemory, F: PteFormat> Shadow<M, F> {
     /// Drops the entries of a page above level 1 that say something else than the guest's entries say now.
     pub(super) fn compare_nested(&mut self, memory: &impl GuestMemory, id: PageId) {
         let Some(physical_bits) = self.agile.as_ref().map(|agile| agile.physical_bits) else { return };
+        let before = self.statistics.resynced_entries;
         self.drop_changed(memory, id, |shadow, key, now, index, child| {
             let page = shadow.pool.page(child);
             !is_unusual(key, now, physical_bits)
@@ -117,6 +119,7 @@ impl<M: TableMemory, F: PteFormat> Shadow<M, F> {
                     _ => page.key == direct_key(key, now),
                 }
         });
+        self.dropped_links += self.statistics.resynced_entries - before;
     }
 }
 

@@ -176,6 +176,7 @@ impl<M: TableMemory, F: PteFormat> Shadow<M, F> {
         let (start, gone) = (agile.times.start, agile.times.timeout.saturating_mul(FORGOTTEN));
         let upper_only = agile.upper_only;
         agile.spaces.retain(|space| space.own >= start || now.saturating_sub(space.last) <= gone);
+        let before = self.nested_pages();
         for level in (1..=4).rev() {
             let mut at = 0;
             while let Some(&Unsync { id, number, is_same, .. }) = self.unsync.get(at) {
@@ -195,6 +196,19 @@ impl<M: TableMemory, F: PteFormat> Shadow<M, F> {
                 {
                     self.unnest(memory, frame);
                 }
+            }
+        }
+        if upper_only && self.nested_pages() != before {
+            self.mark_above_nested();
+        }
+    }
+
+    /// Notes anew which pages lead to nested ones: so flushes do not go down where there are none any more.
+    fn mark_above_nested(&mut self) {
+        self.pool.forget_nested_below();
+        for page in &self.unsync {
+            if self.pool.page(page.id).nested {
+                self.pool.mark_above(page.id);
             }
         }
     }

@@ -5,9 +5,8 @@
 //! in the guest's tables there, so level 1 below it is as in plain shadow paging, in step or unsync until it is quiet. When the
 //! guest has not changed it for a timeout, which its contents tell, it is write-protected again.
 //!
-//! A flush compares [`MAX_UPPER`] of them at most; they count among the unsync pages, of which those of level 1 are the others. A table
-//! of level 2 that is shadowed first below one of level 3 begins so, without a write. Roots stay write-protected: all faults of their
-//! address space would be walked from there.
+//! A flush compares [`MAX_UPPER`] of them at most, beside the other unsync pages. A table of level 2 that is shadowed first below one
+//! of level 3 begins so, without a write. Roots stay write-protected: all faults of their address space would be walked from there.
 
 use super::super::Shadow;
 use super::super::TlbFlush;
@@ -32,7 +31,7 @@ pub(super) const UPPER_WRITES: usize = 8;
 pub struct UpperCounts {
     /// Their shadow pages now.
     pub unsync: u64,
-    /// Tables that have become so by their writes.
+    /// Tables that have become so by their writes, or began so.
     pub to_unsync: u64,
     /// Tables that were write-protected again.
     pub protected: u64,
@@ -87,7 +86,7 @@ impl<M: TableMemory, F: PteFormat> Shadow<M, F> {
         self.agile = None;
         self.drop_unlinked();
         self.pool.forget_nested_below();
-        self.upper_unsync = self.unsync.iter().any(|page| self.pool.page(page.id).key.level() > 1);
+        self.pool.upper_unsync = self.unsync.iter().any(|page| self.pool.page(page.id).key.level() > 1);
     }
 
     /// Whether it is time to look which of the tables that stay unsync have changed: by [`agile_time`](Self::agile_time), of no
@@ -100,14 +99,14 @@ impl<M: TableMemory, F: PteFormat> Shadow<M, F> {
     pub fn upper_counts(&self) -> UpperCounts {
         let counts = self.upper_counts;
         UpperCounts {
-            unsync: if self.is_modelled() { 0 } else { self.upper_pages() as u64 },
+            unsync: if self.is_modelled() { 0 } else { self.nested_pages() as u64 },
             to_unsync: counts.to_nested,
             protected: counts.to_shadow,
         }
     }
 
     /// Shadow pages of nested tables.
-    pub(super) fn upper_pages(&self) -> usize {
+    pub(in super::super) fn nested_pages(&self) -> usize {
         self.unsync.iter().filter(|page| self.pool.page(page.id).nested).count()
     }
 

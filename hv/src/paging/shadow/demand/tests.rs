@@ -6,6 +6,7 @@ use crate::mem::host_access::VecHost;
 use crate::paging::arena::Arena;
 use crate::paging::format::ept::Ept;
 use crate::paging::p2m::P2m;
+use crate::paging::shadow::AgileTimes;
 use crate::paging::shadow::model::{Registers, ShadowProcessor};
 use crate::paging::shadow::tests::{HOST, STATE, with_guest_on};
 use crate::paging::shadow::{AddressSpace, PageFault, Shadow, ShadowOutcome};
@@ -129,6 +130,39 @@ fn tables_to_which_nothing_happens_let_invlpg_pass_again() {
         // The entry has changed at the first look, and not at two more.
         assert_eq!((1..=15).find(|_| invlpg(shadow)), Some(15));
         assert!(shadow.pool.is_write_protected(Hfn(HOST.frame().0 + 4)));
+    });
+}
+
+#[test]
+fn nothing_is_marked_below_a_table_of_level_2_that_the_guest_writes() {
+    with_table(|guest, shadow| {
+        let (memory, registers) =
+            (VmMemory::new(guest.p2m, guest.host), Registers { smep: false, smap: false, ac: false });
+        let (root, _) = shadow.load(AddressSpace::new(guest.p2m, &memory, &STATE));
+        // Not `Guest::read`: a load of the root would compare the tables.
+        let read = |shadow: &Shadow<&Arena, Ept>| {
+            let tables = shadow.pool.memory();
+            let gva = Gva(2 * PAGE_SIZE);
+            ShadowProcessor::default().access(*tables, root, registers, gva, Access::READ).map(|_| ())
+        };
+        assert_eq!(guest.fault(shadow, 0x2000, Access::READ), ShadowOutcome::GuestFault(0));
+        assert_eq!(read(shadow), Err(0), "it is marked");
+        let times = AgileTimes { window: 10, timeout: 100, start: 0 };
+        let _flush = shadow.set_upper(Some(times), 40, &memory);
+        let level_2 = Gpa(3 * PAGE_SIZE);
+        assert!((1..=8).any(|now| shadow.agile_write(guest.p2m, level_2, now, false).is_some()));
+        assert_eq!(read(shadow), UNFILLED);
+        // Neither where a neighbour is filled, nor where its entry is written.
+        assert!(matches!(guest.fault(shadow, 0x1000, Access::READ), ShadowOutcome::Filled { .. }));
+        assert_eq!(read(shadow), UNFILLED);
+        guest.set(shadow, 2, 0);
+        assert_eq!(read(shadow), UNFILLED);
+        // The guest replaces the table, and owes the flush: at the second access a processor finds the new one.
+        (guest.write)(6 * PAGE_SIZE + 16, USED);
+        (guest.write)(level_2.0, (6 * PAGE_SIZE) | 0x67);
+        assert_eq!(read(shadow), UNFILLED, "it exits");
+        assert!(matches!(guest.fault(shadow, 0x2000, Access::READ), ShadowOutcome::Filled { .. }));
+        assert_eq!(read(shadow), Ok(()));
     });
 }
 

@@ -59,6 +59,7 @@ impl<M: TableMemory, F: PteFormat> Pool<M, F> {
             stale: 0,
             direct: 0,
             marker: Self::unfilled_marker(physical_bits),
+            upper_unsync: false,
             format: PhantomData,
             shared: Shared::new(),
             evictions: 0,

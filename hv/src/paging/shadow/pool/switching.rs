@@ -46,7 +46,8 @@ impl<M: TableMemory, F: PteFormat> Pool<M, F> {
         }
     }
 
-    /// No page is nested any more. Links that are made from here on are not noted, so nothing may be left of those before.
+    /// No page is nested any more, or what leads to nested ones is noted anew. Without agile paging links are not noted, so nothing may
+    /// be left of those before.
     pub(in super::super) fn forget_nested_below(&mut self) {
         for id in 0..self.end() {
             self.page_mut(id).nested_below = false;

@@ -3,8 +3,8 @@
 //! Where the format says that processors [filter page faults](PteFormat::FILTERS_FAULTS), a fault exits if the entry at fault is
 //! present, in the processor's sense. So entries here are one of three: *filled*; *open*, present with a reserved bit, at which
 //! the engine looks; or *absent*, all zeroes, where the guest's entry is not present and the fault is the guest's own. Absent
-//! entries are found by faults and marked one by one; a mark goes when the guest's entry is written, and all marks of a
-//! page go before the guest may write its table unseen. Elsewhere, and where the processor has no reserved bit to spare, whatever is
+//! entries are found by faults and marked one by one; a mark goes when the guest's entry is written, all marks of a
+//! page go before the guest may write its table unseen, and all marks of all pages before it may write one above level 1. Elsewhere, and where the processor has no reserved bit to spare, whatever is
 //! not filled is zero and exits.
 
 use super::*;
@@ -65,9 +65,13 @@ impl<M: TableMemory, F: PteFormat> Pool<M, F> {
 
     /// The guest's entry is not present: faults there are its own. Not done while another processor may still be able to write to
     /// the guest's table. (The current one flushes what is owed before the guest goes on.)
+    ///
+    /// Not done either while the guest writes tables above level 1 unseen. It may have led one elsewhere without a flush: at a page
+    /// fault a processor forgets upper entries, and goes the new way at the second access. Here it would fault by the mark until
+    /// a flush.
     pub(in super::super) fn mark_absent(&mut self, id: PageId, index: usize) {
         let page = &mut self.pages[id as usize];
-        if self.marker == 0 || page.unsync || page.is_present(index) {
+        if self.marker == 0 || page.unsync || self.upper_unsync || page.is_present(index) {
             return;
         }
         if self.owed != TlbFlush::None && self.shared.has_others() {
@@ -101,6 +105,13 @@ impl<M: TableMemory, F: PteFormat> Pool<M, F> {
                 rest &= rest - 1;
             }
         }
+    }
+
+    /// The guest writes tables above level 1 unseen from now on: a page may be unsync there, or [nested](super::super::agile).
+    pub(in super::super) fn begin_upper_unsync(&mut self) {
+        self.upper_unsync = true;
+        // Faults must not begin below such a table.
+        self.forget_paths();
     }
 
     /// Invalidates all cached paths to pages of level 1, and with them the knowledge that a fault there is the guest's own.

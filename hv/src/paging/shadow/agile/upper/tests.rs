@@ -10,9 +10,11 @@ use crate::paging::format::npt::Npt;
 use crate::paging::p2m::P2m;
 use crate::paging::shadow::left_out::{LeftOut, Step};
 use crate::paging::shadow::model::{Registers, ShadowProcessor};
-use crate::paging::shadow::tests::{HOST, STATE, with_guest};
-use crate::paging::shadow::{AddressSpace, PageFault, Root, Shadow, ShadowOutcome};
+use crate::paging::shadow::sync::MAX_UNSYNC;
+use crate::paging::shadow::tests::{HOST, STATE, Silent, with_guest};
+use crate::paging::shadow::{AddressSpace, PageFault, Root, Shadow, ShadowOutcome, TlbFlush};
 use crate::paging::vm_memory::VmMemory;
+use alloc::sync::Arc;
 
 const TIMES: AgileTimes = AgileTimes { window: 10, timeout: 100, start: 0 };
 /// The guest's tables of levels 4 to 1 are in these pages; of the last one the second entry maps the table above it.
@@ -82,7 +84,9 @@ impl Guest<'_, '_, '_> {
         assert_eq!(self.access(TO_L2, Access::WRITE), Err(exits));
         assert!((1..8).all(|now| !self.exit(L2, now)));
         assert_eq!(self.access(TO_L2, Access::WRITE), Err(exits), "it is write-protected until then");
+        let before = self.shadow.statistics().emulated_writes;
         assert!(self.exit(L2, 8));
+        assert_eq!(self.shadow.statistics().emulated_writes, before - 1, "this one is not emulated");
         self.access(TO_L2, Access::WRITE).unwrap();
     }
 
@@ -160,6 +164,8 @@ fn it_is_write_protected_again_when_nothing_in_it_has_changed_for_the_timeout() 
         assert!(guest.is_unsync(L2), "it has changed");
         guest.time(310);
         assert!(!guest.is_unsync(L2) && guest.shadow.upper_counts().protected == 1);
+        let leads_to_nested = |id| guest.shadow.pool.page(id).nested_below;
+        assert!(!guest.shadow.pool.ids().any(leads_to_nested), "flushes go down no further than the root");
         guest.check();
         let exits = ShadowOutcome::EmulateWrite(Gpa(L2 * PAGE_SIZE));
         assert_eq!(guest.access(TO_L2, Access::WRITE), Err(exits));
@@ -179,6 +185,47 @@ fn roots_and_tables_of_level_1_do_not_stay_unsync() {
         assert!((300..307).all(|now| !guest.exit(L3, now)) && guest.exit(L3, 307));
         assert!(guest.is_unsync(L3) && !guest.is_unsync(L2) && !guest.is_unsync(L1));
         guest.check();
+    });
+}
+
+#[test]
+fn a_table_that_is_first_shadowed_below_one_begins_so_and_is_counted() {
+    with(|guest| {
+        assert!((1..=8).any(|now| guest.exit(L3, now)));
+        (guest.write)(L3 * PAGE_SIZE + 8, (8 * PAGE_SIZE) | 7);
+        (guest.write)(8 * PAGE_SIZE, (L1 * PAGE_SIZE) | 7);
+        assert_eq!(guest.access(Gva(1 << 30), Access::READ).unwrap().0, 5);
+        assert!(guest.is_unsync(8) && !guest.is_unsync(L2) && !guest.is_unsync(L1));
+        let counts = guest.shadow.upper_counts();
+        assert_eq!((counts.unsync, counts.to_unsync), (2, 2));
+        guest.check();
+    });
+}
+
+#[test]
+fn a_flush_of_an_address_forgets_links_that_another_vcpu_has_dropped() {
+    with(|guest| {
+        guest.shadow.share(2, Arc::new(Silent));
+        guest.leave_unsync();
+        let on = |guest: &mut Guest, vcpu, is_load: bool| {
+            guest.shadow.switch_vcpu(vcpu);
+            let flush = guest.space(|guest, memory| match is_load {
+                true => guest.shadow.load(AddressSpace::new(guest.p2m, memory, &STATE)).1,
+                false => guest.shadow.invlpg(memory, Gva(1 << 30)),
+            });
+            guest.shadow.switch_vcpu(0);
+            flush
+        };
+        let invlpg = |guest: &mut Guest, vcpu| on(guest, vcpu, false);
+        let _flush = on(guest, 1, true);
+        let other = TlbFlush::Page(Gva(1 << 30));
+        assert_eq!(invlpg(guest, 1), other);
+        guest.change_link();
+        guest.flush_all();
+        // A processor forgets all its upper entries at INVLPG.
+        assert_eq!(invlpg(guest, 1), TlbFlush::All);
+        assert_eq!(invlpg(guest, 1), other, "once");
+        assert_eq!(invlpg(guest, 0), other, "this one has flushed everything");
     });
 }
 
@@ -211,7 +258,7 @@ fn what_stays_unsync_is_kept_over_a_time_on_nested_tables_and_ends_with_the_mode
 fn what_a_flush_compares_is_bounded() {
     with(|guest| {
         guest.leave_unsync();
-        let pages = guest.shadow.upper_pages();
+        let pages = guest.shadow.nested_pages();
         assert!(pages <= MAX_UPPER);
         let frame = crate::arch::addr::Hpa(HOST.0 + L3 * PAGE_SIZE).frame();
         assert!(guest.shadow.can_nest(frame));
@@ -219,6 +266,7 @@ fn what_a_flush_compares_is_bounded() {
         let full = guest.shadow.unsync[0];
         guest.shadow.unsync.resize(MAX_UPPER, full);
         assert!(!guest.shadow.can_nest(frame));
+        assert!(guest.shadow.has_unsync_room(MAX_UNSYNC), "tables of level 1 have room of their own");
         guest.shadow.unsync.truncate(pages);
     });
 }
