@@ -107,7 +107,8 @@ parameters! {
 parameters! {
     /// `agile,machine=commodity`: each address space is nested or shadow as a whole, on processors as they are.
     Commodity "agile,machine=commodity" {
-        /// Milliseconds of its own time for which an address space is nested at first. 0: it begins shadow.
+        /// Milliseconds of its own time for which an address space is nested at first; two windows are enough where the guest kit
+        /// counts few page faults. 0: it begins shadow.
         start_ms: u32 = 1000, 0, LONGEST_MS;
         /// Milliseconds of its own time after which the cost of shadow tables is judged.
         window_ms: u32 = 50, 1, LONGEST_MS;

@@ -12,6 +12,8 @@
 //!   after a trial that went well for as long. A trial that fails is paid for first: it is a hundredth of the time until the next.
 //! - Where the guest's page faults are known (the guest kit counts them), a trial that could only fail is put off: as long as the
 //!   faults of the last window would cost too much on shadow tables. What one costs is learnt from trials that have failed.
+//!   The first trial does not wait where faults have been few for two windows in a row. And as long as they stay few, what shadow
+//!   tables cost is taken for what fills them, for a number of windows.
 
 use abi::policy::Commodity;
 use abi::telemetry::key;
@@ -27,6 +29,10 @@ const DOUBLINGS: u32 = 3;
 const TRIAL_SHARE: u64 = 100;
 /// Windows in a row that cost too much and end a trial.
 const WINDOWS_TO_FAIL: u8 = 2;
+/// Windows in a row with few page faults of the guest's after which the first trial begins early.
+const QUIET_TO_BEGIN: u8 = 2;
+/// Windows of a trial in which the tables may fill at any cost, while the guest's page faults are few.
+const WINDOWS_TO_FILL: u8 = 10;
 /// What a page fault of the guest costs on shadow tables until a trial has told, in nanoseconds: two exits and the work for them, on
 /// a processor of some GHz.
 const FAULT_COST: u64 = 2000;
@@ -89,16 +95,18 @@ pub struct Space {
     pub changes: u32,
     /// When it ran last, in nanoseconds of the VM's time.
     last: u64,
-    /// Own time and cost at the begin of the window.
-    window: (u64, u64),
+    /// Own time, cost and page faults at the begin of the window.
+    window: (u64, u64, u64),
     /// Windows in a row that cost too much.
     over: u8,
+    /// Windows in a row with few page faults, on nested tables, and those of the trial that have filled the tables.
+    quiet: u8,
+    filled: u8,
     /// Own time and cost of the last window; on nested tables, what its page faults would have cost.
     before: (u64, u64),
-    /// What shadow tables had cost at the begin of the trial, and the page faults until then; on nested tables, the page faults
-    /// until the begin of the window.
+    /// What shadow tables had cost at the begin of the trial, and the page faults until then.
     cost_before_trial: u64,
-    faults_before: u64,
+    faults_before_trial: u64,
     /// Own time at the begin of the trial, or at which the next begins.
     at: u64,
     /// Trials in a row that have failed.
@@ -192,12 +200,22 @@ impl Spaces {
         space.last = now;
         space.own = space.own.saturating_add(ran);
         space.faults = space.faults.saturating_add(faults.unwrap_or(0));
+        let in_window = (
+            space.own - space.window.0,
+            space.cost.saturating_add(cost) - space.window.1,
+            space.faults - space.window.2,
+        );
+        let would_cost = in_window.2.saturating_mul(fault_cost);
+        // Half of what would be too much.
+        let is_quiet = faults.is_some() && !times.is_too_much(in_window.0, would_cost.saturating_mul(2));
         if space.engine == Engine::Nested {
-            let ran = space.own - space.window.0;
-            if ran >= times.window {
-                let would_cost = (space.faults - space.faults_before).saturating_mul(fault_cost);
-                space.before = (ran, would_cost);
-                (space.window.0, space.faults_before) = (space.own, space.faults);
+            if in_window.0 >= times.window {
+                space.before = (in_window.0, would_cost);
+                space.window = (space.own, space.cost, space.faults);
+                space.quiet = if is_quiet { space.quiet.saturating_add(1) } else { 0 };
+                if space.changes == 0 && space.quiet >= QUIET_TO_BEGIN {
+                    space.at = space.at.min(space.own);
+                }
             }
             if space.own < space.at {
                 return false;
@@ -213,17 +231,22 @@ impl Spaces {
             return true;
         }
         space.cost = space.cost.saturating_add(cost);
-        let (ran, cost) = (space.own - space.window.0, space.cost - space.window.1);
+        let (ran, cost, _) = in_window;
         if ran < times.window {
             return false;
         }
-        space.window = (space.own, space.cost);
+        space.window = (space.own, space.cost, space.faults);
         let is_over = times.is_too_much(ran, cost);
         let before = core::mem::replace(&mut space.before, (ran, cost));
         space.over = match space.over {
             _ if !is_over => 0,
             // The tables still fill: less is missing each time.
             over if over > 0 && is_falling(before, (ran, cost)) => over,
+            // It is not what the guest does that costs.
+            over if is_quiet && space.filled < WINDOWS_TO_FILL => {
+                space.filled += 1;
+                over
+            }
             over => over + 1,
         };
         if space.over < WINDOWS_TO_FAIL {
@@ -233,7 +256,7 @@ impl Spaces {
         let failed = if went_well { 0 } else { space.failed };
         let trial = if went_well { 0 } else { space.cost - space.cost_before_trial };
         let wait = (times.retry << failed).max(trial.saturating_mul(TRIAL_SHARE));
-        let faults = space.faults - space.faults_before;
+        let faults = space.faults - space.faults_before_trial;
         let learnt = (!went_well && faults >= FAULTS_TO_LEARN).then(|| trial / faults);
         space.begin(Engine::Nested);
         space.at = space.own.saturating_add(wait);
@@ -253,7 +276,7 @@ impl Spaces {
                 self.known.swap_remove(oldest);
             }
             let (engine, at) = (self.engine(root), self.times.start);
-            let window = (0, 0);
+            let window = (0, 0, 0);
             self.known.push(Space {
                 root,
                 engine,
@@ -264,9 +287,11 @@ impl Spaces {
                 last: now,
                 window,
                 over: 0,
+                quiet: 0,
+                filled: 0,
                 before: (0, 0),
                 cost_before_trial: 0,
-                faults_before: 0,
+                faults_before_trial: 0,
                 at,
                 failed: 0,
             });
@@ -282,8 +307,9 @@ impl Space {
     fn begin(&mut self, engine: Engine) {
         self.engine = engine;
         self.changes = self.changes.saturating_add(1);
-        (self.window, self.over, self.at) = ((self.own, self.cost), 0, self.own);
-        (self.cost_before_trial, self.faults_before) = (self.cost, self.faults);
+        (self.window, self.at) = ((self.own, self.cost, self.faults), self.own);
+        (self.over, self.quiet, self.filled) = (0, 0, 0);
+        (self.cost_before_trial, self.faults_before_trial) = (self.cost, self.faults);
     }
 }
 

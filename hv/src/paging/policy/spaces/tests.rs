@@ -86,6 +86,41 @@ fn a_trial_that_could_only_fail_is_put_off() {
 }
 
 #[test]
+fn the_first_trial_begins_early_where_page_faults_are_few() {
+    let first_change = |faults: &dyn Fn(u64) -> Option<u64>| {
+        let mut spaces = spaces();
+        (0..200).find(|&ms| spaces.charge(0x1000, Spent { ran: MS, cost: 0, faults: faults(ms) }, 0))
+    };
+    assert_eq!(first_change(&|_| None), Some(99), "nothing is known of them");
+    assert_eq!(first_change(&|_| Some(12)), Some(19), "after two windows");
+    assert_eq!(first_change(&|ms| Some(if ms < 35 { 40 } else { 1 })), Some(59), "two windows in a row");
+    assert_eq!(first_change(&|_| Some(13)), Some(99), "few is half of what is too many");
+    // Later ones wait.
+    let mut spaces = spaces();
+    let mut run = |ms: u64, cost: u64| {
+        let few = |cost| Spent { ran: MS, cost, faults: Some(1) };
+        (0..ms).filter(|_| spaces.charge(0x1000, few(cost), 0)).count()
+    };
+    assert_eq!((run(20, 0), run(120, MS / 10)), (1, 1));
+    assert_eq!((run(1199, 0), run(1, 0)), (0, 1), "100 times the 12 ms that it cost");
+}
+
+#[test]
+fn tables_may_fill_at_any_cost_for_a_while_where_page_faults_are_few() {
+    let windows = |faults: Option<u64>| {
+        let mut spaces = spaces();
+        let first = (0..100).find(|_| spaces.charge(0x1000, Spent { ran: MS, cost: 0, faults: Some(0) }, 0));
+        assert_eq!(first, Some(19));
+        (1..1000)
+            .find(|_| spaces.charge(0x1000, Spent { ran: MS, cost: MS / 2, faults }, 0))
+            .map(|ms| ms / 10)
+    };
+    assert_eq!(windows(Some(1)), Some(u64::from(WINDOWS_TO_FILL + WINDOWS_TO_FAIL)));
+    assert_eq!(windows(Some(20)), Some(WINDOWS_TO_FAIL.into()), "the guest builds");
+    assert_eq!(windows(None), Some(WINDOWS_TO_FAIL.into()), "nothing is known");
+}
+
+#[test]
 fn what_is_known_is_bounded_and_can_be_forgotten() {
     let mut spaces = spaces();
     for root in 0..2 * MOST as u64 {
