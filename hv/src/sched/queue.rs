@@ -100,6 +100,19 @@ impl<P: Policy> Queue<P> {
         }
     }
 
+    /// The VCPU that runs may be of a VM of which one wants to run no more: its share has grown.
+    #[inline(always)]
+    fn reweigh(&mut self, common: &Common<P>, now: u64) {
+        let Some(id) = self.current else { return };
+        let (policy, sum, vcpu, vm) = self.parts(common, id);
+        if vcpu.charged != now {
+            return self.account(common, now);
+        }
+        // It has just begun, and there is nothing to bill: part of each switch from one that waits for an event.
+        policy.dispatch(sum, &mut vcpu.account, vm, now);
+        policy.show(sum, &vcpu.account, vm);
+    }
+
     /// A decision begins: brings the accounts of the VCPU that runs up to date and notes what it wants. That VCPU, if
     /// it can go on here, to be given to [`Queue::unless_throttled`].
     #[inline(always)]
@@ -308,8 +321,7 @@ impl<P: Policy> Queue<P> {
             policy.leave(sum, &mut vcpu.account, vm, blocks, now);
             vm.end_demand(now);
             vcpu.put(Place::Resting, now);
-            // Another VCPU of the VM may be running here, whose share has grown.
-            self.account(common, now);
+            self.reweigh(common, now);
         } else if let Some(until) = vm.cap.throttled_until(now) {
             self.throttle(common, id, until, now);
         } else {
