@@ -111,7 +111,7 @@ parameters! {
         /// counts few page faults. 0: it begins shadow.
         start_ms: u32 = 1000, 0, LONGEST_MS;
         /// Milliseconds of its own time after which the cost of shadow tables is judged.
-        window_ms: u32 = 50, 1, LONGEST_MS;
+        window_ms: u32 = 5, 1, LONGEST_MS;
         /// What shadow tables may cost of an address space's time, in thousandths. Two windows above this make it nested.
         cost_milli: u32 = 50, 1, MILLI;
         /// Milliseconds of its own time after which shadow tables are tried again; doubled each time that they cost too much.

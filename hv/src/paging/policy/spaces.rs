@@ -29,10 +29,13 @@ const DOUBLINGS: u32 = 3;
 const TRIAL_SHARE: u64 = 100;
 /// Windows in a row that cost too much and end a trial.
 const WINDOWS_TO_FAIL: u8 = 2;
-/// Windows in a row with few page faults of the guest's after which the first trial begins early.
+/// Page faults of the guest's are few if this many times as many would not be too many. With more, as a compiler has, shadow tables
+/// may gain less than they cost.
+const FEW: u64 = 10;
+/// Windows in a row with few page faults after which the first trial begins early.
 const QUIET_TO_BEGIN: u8 = 2;
 /// Windows of a trial in which the tables may fill at any cost, while the guest's page faults are few.
-const WINDOWS_TO_FILL: u8 = 10;
+const WINDOWS_TO_FILL: u8 = 4;
 /// What a page fault of the guest costs on shadow tables until a trial has told, in nanoseconds: two exits and the work for them, on
 /// a processor of some GHz.
 const FAULT_COST: u64 = 2000;
@@ -206,8 +209,7 @@ impl Spaces {
             space.faults - space.window.2,
         );
         let would_cost = in_window.2.saturating_mul(fault_cost);
-        // Half of what would be too much.
-        let is_quiet = faults.is_some() && !times.is_too_much(in_window.0, would_cost.saturating_mul(2));
+        let is_quiet = faults.is_some() && !times.is_too_much(in_window.0, would_cost.saturating_mul(FEW));
         if space.engine == Engine::Nested {
             if in_window.0 >= times.window {
                 space.before = (in_window.0, would_cost);

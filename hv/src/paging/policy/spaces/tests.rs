@@ -92,17 +92,18 @@ fn the_first_trial_begins_early_where_page_faults_are_few() {
         (0..200).find(|&ms| spaces.charge(0x1000, Spent { ran: MS, cost: 0, faults: faults(ms) }, 0))
     };
     assert_eq!(first_change(&|_| None), Some(99), "nothing is known of them");
-    assert_eq!(first_change(&|_| Some(12)), Some(19), "after two windows");
+    assert_eq!(first_change(&|_| Some(2)), Some(19), "after two windows");
     assert_eq!(first_change(&|ms| Some(if ms < 35 { 40 } else { 1 })), Some(59), "two windows in a row");
-    assert_eq!(first_change(&|_| Some(13)), Some(99), "few is half of what is too many");
+    assert_eq!(first_change(&|_| Some(3)), Some(99), "few is a tenth of what is too many");
     // Later ones wait.
     let mut spaces = spaces();
     let mut run = |ms: u64, cost: u64| {
         let few = |cost| Spent { ran: MS, cost, faults: Some(1) };
         (0..ms).filter(|_| spaces.charge(0x1000, few(cost), 0)).count()
     };
-    assert_eq!((run(20, 0), run(120, MS / 10)), (1, 1));
-    assert_eq!((run(1199, 0), run(1, 0)), (0, 1), "100 times the 12 ms that it cost");
+    let trial = 10 * u64::from(WINDOWS_TO_FILL + WINDOWS_TO_FAIL);
+    assert_eq!((run(20, 0), run(trial, MS / 10)), (1, 1));
+    assert_eq!((run(10 * trial - 1, 0), run(1, 0)), (0, 1), "100 times what it cost");
 }
 
 #[test]
