@@ -62,7 +62,7 @@ pub trait Policy: Send + Sync {
     /// A VCPU moves from one queue to another; it is in neither now.
     fn carry(&self, from: &Self::Sum, to: &Self::Sum, account: &mut Self::Account);
 
-    /// A VCPU begins to run.
+    /// A VCPU begins to run; or it has begun at the same time, and its VM's demand has changed since.
     fn dispatch(&self, sum: &mut Self::Sum, account: &mut Self::Account, vm: &Vm, now: u64);
 
     /// The running VCPU has run for another `ran` cycles.

@@ -100,7 +100,7 @@ impl<P: Policy> Queue<P> {
         }
     }
 
-    /// The VCPU that runs may be of a VM of which one wants to run no more: its share has grown.
+    /// Another VCPU has blocked: if the one that runs is of the same VM, its share has grown.
     #[inline(always)]
     fn reweigh(&mut self, common: &Common<P>, now: u64) {
         let Some(id) = self.current else { return };

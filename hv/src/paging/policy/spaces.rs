@@ -98,7 +98,7 @@ pub struct Space {
     pub changes: u32,
     /// When it ran last, in nanoseconds of the VM's time.
     last: u64,
-    /// Own time, cost and page faults at the begin of the window.
+    /// Own time, cost and page faults at the start of the window.
     window: (u64, u64, u64),
     /// Windows in a row that cost too much.
     over: u8,
@@ -107,10 +107,10 @@ pub struct Space {
     filled: u8,
     /// Own time and cost of the last window; on nested tables, what its page faults would have cost.
     before: (u64, u64),
-    /// What shadow tables had cost at the begin of the trial, and the page faults until then.
+    /// What shadow tables had cost at the start of the trial, and the page faults until then.
     cost_before_trial: u64,
     faults_before_trial: u64,
-    /// Own time at the begin of the trial, or at which the next begins.
+    /// Own time at the start of the trial, or at which the next begins.
     at: u64,
     /// Trials in a row that have failed.
     failed: u32,

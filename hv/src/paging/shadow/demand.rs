@@ -162,8 +162,9 @@ impl<M: TableMemory, F: PteFormat> Shadow<M, F> {
         let page = self.pool.page_mut(id);
         page.writing.missed = page.writing.missed.saturating_add(1);
         let is_due = page.writing.missed >= 1 << page.writing.runs;
-        // With others it would take a shootdown.
-        is_due && self.pool.filters_faults() && !self.is_shared && !self.is_modelled() && self.tuning.demand
+        // With others it would take a shootdown; and nothing is marked while tables above level 1 may be written unseen.
+        let can_mark = self.pool.filters_faults() && !self.pool.upper_unsync;
+        is_due && can_mark && !self.is_shared && !self.is_modelled() && self.tuning.demand
     }
 
     /// The guest has flushed a page with an exit, because there are unsync tables. Those to which nothing happens for a number of

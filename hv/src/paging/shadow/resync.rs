@@ -158,10 +158,11 @@ impl<M: TableMemory, F: PteFormat> Shadow<M, F> {
     /// none at the moment, in whatever may be linked again, with entries that no flush by the guest would reach any more.
     pub(super) fn resync_address(&mut self, memory: &impl GuestMemory, gva: Gva) {
         if self.unsync.is_empty() {
-            return;
+            return self.flush_dropped_links();
         }
         if self.pool.upper_unsync && self.resync_upper(memory) {
-            return self.sync_address(memory, gva);
+            self.sync_address(memory, gva);
+            return self.flush_dropped_links();
         }
         // The comparison is by table and not by shadow page: a table may have several, for other rights or registers, and the
         // guest's INVLPG is a promise about its entry in all of them.
@@ -175,6 +176,17 @@ impl<M: TableMemory, F: PteFormat> Shadow<M, F> {
                 continue;
             }
             self.resync_entry(memory, id, at);
+        }
+        self.flush_dropped_links();
+    }
+
+    /// At a flush of an address the processor forgets the upper entries of this address alone, where the guest's would forget all. It
+    /// may have cached others that have gone since its last such flush, whichever VCPU found that.
+    #[inline(always)]
+    fn flush_dropped_links(&mut self) {
+        if self.drops_seen != self.dropped_links {
+            self.drops_seen = self.dropped_links;
+            self.pool.owe_own_flush();
         }
     }
 

@@ -36,11 +36,6 @@ impl<M: TableMemory, F: PteFormat> Shadow<M, F> {
             self.sync_from(memory, root, false);
         }
         self.drop_unlinked();
-        if core::mem::replace(&mut self.drops_seen, self.dropped_links) != self.dropped_links {
-            // The processor forgets the upper entries of this address alone, and may have cached others that have gone since its
-            // last such flush, whichever VCPU found that.
-            self.pool.owe_own_flush();
-        }
         let at = index(gva, 1);
         match self.table_of_leaves(gva).map(|id| self.pool.page(id).key) {
             // In all pages of the table: another may be linked in its place.

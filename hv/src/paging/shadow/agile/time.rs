@@ -200,10 +200,15 @@ impl<M: TableMemory, F: PteFormat> Shadow<M, F> {
         }
         if upper_only && self.nested_pages() != before {
             self.mark_above_nested();
+            let is_upper = |page: &Unsync| {
+                let page = self.pool.page(page.id);
+                page.unsync && page.key.level() > 1
+            };
+            self.pool.upper_unsync = self.unsync.iter().any(is_upper);
         }
     }
 
-    /// Notes anew which pages lead to nested ones: so flushes do not go down where there are none any more.
+    /// Notes once more which pages lead to nested ones: so flushes do not go down where there are none any more.
     fn mark_above_nested(&mut self) {
         self.pool.forget_nested_below();
         for page in &self.unsync {

@@ -46,7 +46,7 @@ impl<M: TableMemory, F: PteFormat> Pool<M, F> {
         }
     }
 
-    /// No page is nested any more, or what leads to nested ones is noted anew. Without agile paging links are not noted, so nothing may
+    /// No page is nested any more, or what leads to nested ones is noted once more. Without agile paging links are not noted, so nothing may
     /// be left of those before.
     pub(in super::super) fn forget_nested_below(&mut self) {
         for id in 0..self.end() {

@@ -4,8 +4,8 @@
 //! present, in the processor's sense. So entries here are one of three: *filled*; *open*, present with a reserved bit, at which
 //! the engine looks; or *absent*, all zeroes, where the guest's entry is not present and the fault is the guest's own. Absent
 //! entries are found by faults and marked one by one; a mark goes when the guest's entry is written, all marks of a
-//! page go before the guest may write its table unseen, and all marks of all pages before it may write one above level 1. Elsewhere, and where the processor has no reserved bit to spare, whatever is
-//! not filled is zero and exits.
+//! page go before the guest may write its table unseen, and all marks of all pages before it may write one above level 1. Elsewhere,
+//! and where the processor has no reserved bit to spare, whatever is not filled is zero and exits.
 
 use super::*;
 use crate::paging::format::x86::PRESENT;

@@ -226,6 +226,17 @@ fn a_flush_of_an_address_forgets_links_that_another_vcpu_has_dropped() {
         assert_eq!(invlpg(guest, 1), TlbFlush::All);
         assert_eq!(invlpg(guest, 1), other, "once");
         assert_eq!(invlpg(guest, 0), other, "this one has flushed everything");
+        // Also where no table is unsync any more by then.
+        // A shootdown has the first access tried again.
+        let _again = guest.access(Gva(0), Access::READ);
+        assert_eq!(guest.access(Gva(0), Access::READ).unwrap().0, 7);
+        (guest.write)(L2 * PAGE_SIZE, (L1 * PAGE_SIZE) | 7);
+        guest.flush_all();
+        for now in [1000, 2000, 3000] {
+            guest.time(now);
+        }
+        assert!(guest.shadow.unsync.is_empty() && !guest.shadow.pool.upper_unsync);
+        assert_eq!(invlpg(guest, 1), TlbFlush::All);
     });
 }
 
