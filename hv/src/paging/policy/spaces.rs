@@ -203,16 +203,13 @@ impl Spaces {
         space.last = now;
         space.own = space.own.saturating_add(ran);
         space.faults = space.faults.saturating_add(faults.unwrap_or(0));
-        let in_window = (
-            space.own - space.window.0,
-            space.cost.saturating_add(cost) - space.window.1,
-            space.faults - space.window.2,
-        );
-        let would_cost = in_window.2.saturating_mul(fault_cost);
-        let is_quiet = faults.is_some() && !times.is_too_much(in_window.0, would_cost.saturating_mul(FEW));
+        // In the window.
+        let ran = space.own - space.window.0;
+        let would_cost = (space.faults - space.window.2).saturating_mul(fault_cost);
+        let is_quiet = faults.is_some() && !times.is_too_much(ran, would_cost.saturating_mul(FEW));
         if space.engine == Engine::Nested {
-            if in_window.0 >= times.window {
-                space.before = (in_window.0, would_cost);
+            if ran >= times.window {
+                space.before = (ran, would_cost);
                 space.window = (space.own, space.cost, space.faults);
                 space.quiet = if is_quiet { space.quiet.saturating_add(1) } else { 0 };
                 if space.changes == 0 && space.quiet >= QUIET_TO_BEGIN {
@@ -233,10 +230,10 @@ impl Spaces {
             return true;
         }
         space.cost = space.cost.saturating_add(cost);
-        let (ran, cost, _) = in_window;
         if ran < times.window {
             return false;
         }
+        let cost = space.cost - space.window.1;
         space.window = (space.own, space.cost, space.faults);
         let is_over = times.is_too_much(ran, cost);
         let before = core::mem::replace(&mut space.before, (ran, cost));

@@ -202,10 +202,7 @@ impl<M: TableMemory, F: PteFormat> Shadow<M, F> {
             self.pool.forget_former_root();
             self.pool.page_mut(id).unsync = false;
             self.unsync.retain(|other| other.id != id);
-            self.pool.upper_unsync = self
-                .unsync
-                .iter()
-                .any(|other| self.pool.page(other.id).nested || self.pool.page(other.id).key.level() > 1);
+            self.note_upper_unsync();
         }
     }
 

@@ -1,7 +1,7 @@
 //! Tables that the guest writes itself until its next flush.
 
 use super::left_out::Step;
-use super::pool::PageId;
+use super::pool::{Page, PageId};
 use super::sync::{MAX_UNSYNC, Unsync};
 use super::{Shadow, TlbFlush};
 use crate::arch::addr::{Gpa, Hfn};
@@ -49,8 +49,14 @@ impl<M: TableMemory, F: PteFormat> Shadow<M, F> {
                 self.pool.page(id)
             );
         }
-        self.pool.upper_unsync = self.unsync.iter().any(|page| self.pool.page(page.id).nested);
+        self.note_upper_unsync();
         self.pool.upper_unsync
+    }
+
+    /// Some pages on the list may have become write-protected: whether nested ones are left, or others above level 1.
+    pub(super) fn note_upper_unsync(&mut self) {
+        let is_upper = |page: &Page| page.unsync && (page.nested || page.key.level() > 1);
+        self.pool.upper_unsync = self.unsync.iter().any(|other| is_upper(self.pool.page(other.id)));
     }
 
     fn is_upper_unsync(&self, id: PageId) -> bool {

@@ -184,7 +184,7 @@ impl<M: TableMemory, F: PteFormat> Shadow<M, F> {
             }
             self.forget_evicted();
             self.pool.forget_nested_below();
-            self.pool.upper_unsync = self.unsync.iter().any(|page| self.pool.page(page.id).key.level() > 1);
+            self.note_upper_unsync();
             self.pool.forget_paths();
         }
         (Reload, self.pool.take_owed_and(TlbFlush::None))

@@ -200,11 +200,7 @@ impl<M: TableMemory, F: PteFormat> Shadow<M, F> {
         }
         if upper_only && self.nested_pages() != before {
             self.mark_above_nested();
-            let is_upper = |page: &Unsync| {
-                let page = self.pool.page(page.id);
-                page.unsync && page.key.level() > 1
-            };
-            self.pool.upper_unsync = self.unsync.iter().any(is_upper);
+            self.note_upper_unsync();
         }
     }
 

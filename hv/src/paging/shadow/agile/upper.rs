@@ -86,7 +86,7 @@ impl<M: TableMemory, F: PteFormat> Shadow<M, F> {
         self.agile = None;
         self.drop_unlinked();
         self.pool.forget_nested_below();
-        self.pool.upper_unsync = self.unsync.iter().any(|page| self.pool.page(page.id).key.level() > 1);
+        self.note_upper_unsync();
     }
 
     /// Whether it is time to look which of the tables that stay unsync have changed: by [`agile_time`](Self::agile_time), of no
