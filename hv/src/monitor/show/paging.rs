@@ -95,9 +95,10 @@ fn cached_roots(hits: u64, misses: u64, answer: &mut dyn Write) -> fmt::Result {
 fn spaces(spaces: &Spaces, upper: &UpperCounts, answer: &mut dyn Write) -> fmt::Result {
     writeln!(answer, "address space          tables      own time  cost of shadow tables  changes")?;
     let mut all: Vec<_> = spaces.iter().collect();
-    all.sort_by_key(|space| Reverse(space.own));
+    all.sort_by_key(|space| Reverse(space.total.ran));
     for space in all {
-        let (name, own, cost) = (space.engine.name(), space.own / 1_000_000, space.cost / 1_000_000);
+        let (name, own) = (space.engine.name(), space.total.ran / 1_000_000);
+        let cost = space.total.cost / 1_000_000;
         let (root, changes) = (space.root, space.changes);
         writeln!(answer, "CR3 {root:#018x} {name:>6} {own:>10} ms {cost:>19} ms {changes:>8}")?;
     }

@@ -64,9 +64,10 @@ impl From<Commodity> for Times {
 }
 
 impl Times {
-    /// Whether shadow tables that cost `cost` of `ran` nanoseconds cost too much.
-    fn is_too_much(&self, ran: u64, cost: u64) -> bool {
-        u128::from(cost) * 1000 > u128::from(ran) * u128::from(self.cost_milli)
+    /// Whether that cost, some times over, is too much for that time.
+    fn is_too_much(&self, usage: Usage, times: u64) -> bool {
+        let cost = usage.cost.saturating_mul(times);
+        u128::from(cost) * 1000 > u128::from(usage.ran) * u128::from(self.cost_milli)
     }
 }
 
@@ -81,6 +82,45 @@ pub struct Spent {
     pub faults: Option<u64>,
 }
 
+/// What an address space has used in some time.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Usage {
+    /// For how long it has run, in nanoseconds.
+    pub ran: u64,
+    /// What of that went to its shadow tables. Of a window on nested tables, what its page faults would have cost on shadow tables.
+    pub cost: u64,
+    /// The guest's page faults, as far as they are known.
+    pub faults: u64,
+}
+
+impl Usage {
+    /// With what it has spent since. Sums saturate.
+    fn plus(self, spent: Spent) -> Usage {
+        Usage {
+            ran: self.ran.saturating_add(spent.ran),
+            cost: self.cost.saturating_add(spent.cost),
+            faults: self.faults.saturating_add(spent.faults.unwrap_or(0)),
+        }
+    }
+
+    /// What has come since `start`, an earlier sum.
+    fn since(self, start: Usage) -> Usage {
+        Usage { ran: self.ran - start.ran, cost: self.cost - start.cost, faults: self.faults - start.faults }
+    }
+
+    /// With what its page faults would cost on shadow tables, at so much each.
+    fn priced(self, fault_cost: u64) -> Usage {
+        Usage { cost: self.faults.saturating_mul(fault_cost), ..self }
+    }
+
+    /// Whether the cost is at least a quarter less of the time than it was `before`.
+    fn has_fallen(self, before: Usage) -> bool {
+        let product =
+            |cost: u64, ran: u64, parts: u128| u128::from(cost).saturating_mul(u128::from(ran) * parts);
+        product(self.cost, before.ran, 4) <= product(before.cost, self.ran, 3)
+    }
+}
+
 /// What is known of an address space.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Space {
@@ -88,30 +128,24 @@ pub struct Space {
     pub root: u64,
     /// Nested or shadow.
     pub engine: Engine,
-    /// For how long it has run, in nanoseconds.
-    pub own: u64,
-    /// What the shadow tables have cost of that, in nanoseconds.
-    pub cost: u64,
-    /// Page faults of its own, as far as they are known.
-    pub faults: u64,
+    /// What it has used since it is known.
+    pub total: Usage,
     /// How often the engine has changed.
     pub changes: u32,
     /// When it ran last, in nanoseconds of the VM's time.
     last: u64,
-    /// Own time, cost and page faults at the start of the window.
-    window: (u64, u64, u64),
+    /// The total at the start of the window, and at that of the trial.
+    window_start: Usage,
+    trial_start: Usage,
+    /// The last window.
+    before: Usage,
     /// Windows in a row that cost too much.
     over: u8,
     /// Windows in a row with few page faults, on nested tables, and those of the trial that have filled the tables.
     quiet: u8,
     filled: u8,
-    /// Own time and cost of the last window; on nested tables, what its page faults would have cost.
-    before: (u64, u64),
-    /// What shadow tables had cost at the start of the trial, and the page faults until then.
-    cost_before_trial: u64,
-    faults_before_trial: u64,
-    /// Own time at the start of the trial, or at which the next begins.
-    at: u64,
+    /// On nested tables: the time it has run, in total, at which the next trial begins.
+    next_trial: u64,
     /// Trials in a row that have failed.
     failed: u32,
 }
@@ -197,71 +231,25 @@ impl Spaces {
 
     /// The address space has run until `now`, in nanoseconds of the VM's time; whether it is to change its engine.
     pub fn charge(&mut self, root: u64, spent: Spent, now: u64) -> bool {
-        let Spent { ran, cost, faults } = spent;
         let (times, fault_cost) = (self.times, self.fault_cost);
         let space = self.known(root, now);
         space.last = now;
-        space.own = space.own.saturating_add(ran);
-        space.faults = space.faults.saturating_add(faults.unwrap_or(0));
-        // In the window.
-        let ran = space.own - space.window.0;
-        let would_cost = (space.faults - space.window.2).saturating_mul(fault_cost);
-        let is_quiet = faults.is_some() && !times.is_too_much(ran, would_cost.saturating_mul(FEW));
-        if space.engine == Engine::Nested {
-            if ran >= times.window {
-                space.before = (ran, would_cost);
-                space.window = (space.own, space.cost, space.faults);
-                space.quiet = if is_quiet { space.quiet.saturating_add(1) } else { 0 };
-                if space.changes == 0 && space.quiet >= QUIET_TO_BEGIN {
-                    space.at = space.at.min(space.own);
-                }
-            }
-            if space.own < space.at {
-                return false;
-            }
-            if faults.is_some() && times.is_too_much(space.before.0, space.before.1) {
-                space.at = space.own.saturating_add(times.window);
+        let verdict = match space.engine {
+            Engine::Nested => space.charge_nested(spent, &times, fault_cost),
+            _ => space.charge_shadow(spent, &times, fault_cost),
+        };
+        match verdict {
+            Verdict::Stays => return false,
+            Verdict::PutOff => {
                 self.counts.put_off += 1;
                 return false;
             }
-            space.begin(Engine::Shadow);
-            self.counts.to_shadow += 1;
-            self.count();
-            return true;
-        }
-        space.cost = space.cost.saturating_add(cost);
-        if ran < times.window {
-            return false;
-        }
-        let cost = space.cost - space.window.1;
-        space.window = (space.own, space.cost, space.faults);
-        let is_over = times.is_too_much(ran, cost);
-        let before = core::mem::replace(&mut space.before, (ran, cost));
-        space.over = match space.over {
-            _ if !is_over => 0,
-            // The tables still fill: less is missing each time.
-            over if over > 0 && is_falling(before, (ran, cost)) => over,
-            // It is not what the guest does that costs.
-            over if is_quiet && space.filled < WINDOWS_TO_FILL => {
-                space.filled += 1;
-                over
+            Verdict::ToShadow => self.counts.to_shadow += 1,
+            Verdict::ToNested { fault_cost } => {
+                self.fault_cost = fault_cost.unwrap_or(self.fault_cost);
+                self.counts.to_nested += 1;
             }
-            over => over + 1,
-        };
-        if space.over < WINDOWS_TO_FAIL {
-            return false;
         }
-        let went_well = space.own - space.at >= times.retry;
-        let failed = if went_well { 0 } else { space.failed };
-        let trial = if went_well { 0 } else { space.cost - space.cost_before_trial };
-        let wait = (times.retry << failed).max(trial.saturating_mul(TRIAL_SHARE));
-        let faults = space.faults - space.faults_before_trial;
-        let learnt = (!went_well && faults >= FAULTS_TO_LEARN).then(|| trial / faults);
-        space.begin(Engine::Nested);
-        space.at = space.own.saturating_add(wait);
-        space.failed = (failed + 1).min(DOUBLINGS);
-        self.fault_cost = learnt.unwrap_or(self.fault_cost);
-        self.counts.to_nested += 1;
         self.count();
         true
     }
@@ -274,24 +262,20 @@ impl Spaces {
             {
                 self.known.swap_remove(oldest);
             }
-            let (engine, at) = (self.engine(root), self.times.start);
-            let window = (0, 0, 0);
+            let (engine, next_trial) = (self.engine(root), self.times.start);
             self.known.push(Space {
                 root,
                 engine,
-                own: 0,
-                cost: 0,
-                faults: 0,
+                total: Usage::default(),
                 changes: 0,
                 last: now,
-                window,
+                window_start: Usage::default(),
+                trial_start: Usage::default(),
+                before: Usage::default(),
                 over: 0,
                 quiet: 0,
                 filled: 0,
-                before: (0, 0),
-                cost_before_trial: 0,
-                faults_before_trial: 0,
-                at,
+                next_trial,
                 failed: 0,
             });
             self.count();
@@ -301,21 +285,93 @@ impl Spaces {
     }
 }
 
+/// What an address space is to do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Verdict {
+    /// It keeps its engine.
+    Stays,
+    /// It stays nested: a trial is due that could only fail.
+    PutOff,
+    /// It becomes shadow.
+    ToShadow,
+    /// It becomes nested. The trial has told what a page fault of the guest's costs on shadow tables, in nanoseconds, or not.
+    ToNested { fault_cost: Option<u64> },
+}
+
 impl Space {
+    /// It has run on nested tables.
+    fn charge_nested(&mut self, spent: Spent, times: &Times, fault_cost: u64) -> Verdict {
+        let is_known = spent.faults.is_some();
+        self.total = self.total.plus(Spent { cost: 0, ..spent });
+        let window = self.total.since(self.window_start).priced(fault_cost);
+        if window.ran >= times.window {
+            self.begin_window(window);
+            let is_quiet = is_known && !times.is_too_much(window, FEW);
+            self.quiet = if is_quiet { self.quiet.saturating_add(1) } else { 0 };
+            if self.changes == 0 && self.quiet >= QUIET_TO_BEGIN {
+                self.next_trial = self.next_trial.min(self.total.ran);
+            }
+        }
+        if self.total.ran < self.next_trial {
+            return Verdict::Stays;
+        }
+        if is_known && times.is_too_much(self.before, 1) {
+            self.next_trial = self.total.ran.saturating_add(times.window);
+            return Verdict::PutOff;
+        }
+        self.begin(Engine::Shadow);
+        Verdict::ToShadow
+    }
+
+    /// It has run on shadow tables.
+    fn charge_shadow(&mut self, spent: Spent, times: &Times, fault_cost: u64) -> Verdict {
+        self.total = self.total.plus(spent);
+        let window = self.total.since(self.window_start);
+        if window.ran < times.window {
+            return Verdict::Stays;
+        }
+        let before = self.begin_window(window);
+        let is_quiet = spent.faults.is_some() && !times.is_too_much(window.priced(fault_cost), FEW);
+        self.over = match self.over {
+            _ if !times.is_too_much(window, 1) => 0,
+            // The tables still fill: less is missing each time.
+            over if over > 0 && window.has_fallen(before) => over,
+            // It is not what the guest does that costs.
+            over if is_quiet && self.filled < WINDOWS_TO_FILL => {
+                self.filled += 1;
+                over
+            }
+            over => over + 1,
+        };
+        if self.over < WINDOWS_TO_FAIL { Verdict::Stays } else { self.end_trial(times) }
+    }
+
+    /// The next window begins. Returns the one before the last.
+    fn begin_window(&mut self, last: Usage) -> Usage {
+        self.window_start = self.total;
+        core::mem::replace(&mut self.before, last)
+    }
+
+    /// Shadow tables cost too much.
+    fn end_trial(&mut self, times: &Times) -> Verdict {
+        let trial = self.total.since(self.trial_start);
+        let went_well = trial.ran >= times.retry;
+        let (failed, lost) = if went_well { (0, 0) } else { (self.failed, trial.cost) };
+        let wait = (times.retry << failed).max(lost.saturating_mul(TRIAL_SHARE));
+        let is_told = !went_well && trial.faults >= FAULTS_TO_LEARN;
+        self.begin(Engine::Nested);
+        self.next_trial = self.total.ran.saturating_add(wait);
+        self.failed = (failed + 1).min(DOUBLINGS);
+        Verdict::ToNested { fault_cost: is_told.then(|| trial.cost / trial.faults) }
+    }
+
     /// Runs on another engine from now on.
     fn begin(&mut self, engine: Engine) {
         self.engine = engine;
         self.changes = self.changes.saturating_add(1);
-        (self.window, self.at) = ((self.own, self.cost, self.faults), self.own);
+        (self.window_start, self.trial_start) = (self.total, self.total);
         (self.over, self.quiet, self.filled) = (0, 0, 0);
-        (self.cost_before_trial, self.faults_before_trial) = (self.cost, self.faults);
     }
-}
-
-/// Whether a window, of this time and cost, costs at least a quarter less of its time than the one before.
-fn is_falling(before: (u64, u64), now: (u64, u64)) -> bool {
-    let product = |cost: u64, ran: u64, parts: u128| u128::from(cost).saturating_mul(u128::from(ran) * parts);
-    product(now.1, before.0, 4) <= product(before.1, now.0, 3)
 }
 
 #[cfg(test)]

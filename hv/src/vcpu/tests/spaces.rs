@@ -64,7 +64,7 @@ fn each_address_space_runs_on_the_engine_that_it_has_come_to() {
     let spaces = machine.vm.translation.spaces();
     let spaces = spaces.as_ref().unwrap();
     let known: Vec<_> =
-        spaces.iter().map(|space| (space.root, space.engine, space.own / 1_000_000)).collect();
+        spaces.iter().map(|space| (space.root, space.engine, space.total.ran / 1_000_000)).collect();
     assert_eq!(known, [(0x5000, Engine::Shadow, 111), (0x6000, Engine::Nested, 60)]);
     assert_eq!(spaces.counts.nested_loads, 4);
     assert_eq!(machine.vcpu.mmu.switches.to_shadow.count, 2);

@@ -32,7 +32,7 @@ fn one_that_computes_becomes_shadow_and_stays_and_its_neighbour_that_builds_does
     let waits: Vec<u64> = tries.windows(2).map(|pair| (pair[1] - pair[0]) / 100).collect();
     // 20 ms of a trial cost 4 ms.
     assert_eq!(waits[..5], [4, 4, 8, 16, 16], "twice as long, up to a limit, and 100 times the cost");
-    let shadow = spaces.iter().find(|space| space.root == 0x2000).unwrap().cost / (MS / 5);
+    let shadow = spaces.iter().find(|space| space.root == 0x2000).unwrap().total.cost / (MS / 5);
     assert!(shadow <= 20 * tries.len() as u64, "{shadow} ms of 10 s");
     assert_eq!(spaces.counts.to_shadow, 1 + tries.len() as u64);
 }
