@@ -244,7 +244,8 @@ impl<F: PteFormat<Attr = NestedAttr>, M: TableMemory> Nested<F, M> {
     /// call takes long and the next ones tell more.
     pub fn start_dirty_log(&mut self, pages: impl Iterator<Item = Gfn>) {
         let mut may_split = true;
-        self.lost_bits = false;
+        // Pages of a phase are closed without a look at their bits.
+        self.lost_bits = self.is_for_phase();
         for page in pages {
             let size = self.table.clear_dirty(page.base());
             if may_split && size.is_some_and(|size| size != PageSize::Size4K) {
@@ -253,6 +254,11 @@ impl<F: PteFormat<Attr = NestedAttr>, M: TableMemory> Nested<F, M> {
                 let _split = self.table.split(GpaRange::page(page.base()), PageSize::Size4K);
             }
         }
+    }
+
+    /// Dirty bits have gone with other tables of the VM: all pages count as written until the next log.
+    pub(super) fn lose_dirty_log(&mut self) {
+        self.lost_bits = true;
     }
 
     /// Whether a page may have been written since [`start_dirty_log`](Self::start_dirty_log) was called for it.

@@ -63,9 +63,13 @@ impl<F: PteFormat<Attr = NestedAttr>, M: TableMemory> NestedTrees<F, M> {
         }
     }
 
-    /// Frees the set of this key, which no VCPU uses and of which no processor remembers anything. Not the first.
+    /// Frees the set of this key, which no VCPU uses and of which no processor remembers anything. Not the first. Its dirty bits go with
+    /// it: all pages count as written until [`start_dirty_log`](Self::start_dirty_log) is called again.
     pub fn remove(&mut self, key: TreeKey) {
-        self.others.retain(|(other, _)| *other != key);
+        if self.others.iter().any(|(other, _)| *other == key) {
+            self.others.retain(|(other, _)| *other != key);
+            self.first.lose_dirty_log();
+        }
     }
 
     /// The set of this key.

@@ -2,7 +2,7 @@
 //!
 //! Each VCPU has a modelled processor that keeps what it has walked until it is told to flush, and sets no accessed bit where it has a
 //! translation. What must hold: a sample finds each page that was accessed since the last one; in a phase no access goes through to a page
-//! that is not open there; reads return what was written.
+//! that is not open there; reads return what was written; the log of written pages has each that was, in a phase or not.
 
 use std::collections::BTreeSet;
 
@@ -44,6 +44,8 @@ enum Omits {
     CloseFlush,
     /// A phase begins without other tables.
     Tables,
+    /// The log of written pages goes on as if nothing was lost with the tables of a phase.
+    LostLog,
 }
 
 struct Vcpu {
@@ -62,6 +64,8 @@ struct Machine<'a, F: Modelled> {
     scans: Scans,
     /// Pages that were accessed since the last sample.
     accessed: BTreeSet<u64>,
+    /// Pages that were written since the log of these began, if it has.
+    written: Option<BTreeSet<u64>>,
     /// Pages that were closed in a phase, with what their entries told, since the last sample began.
     lost: BTreeSet<u64>,
     /// The VCPU that is in a phase, and what is open there.
@@ -87,6 +91,7 @@ impl<'a, F: Modelled> Machine<'a, F> {
             partition,
             scans: Scans::default(),
             accessed: BTreeSet::new(),
+            written: None,
             lost: BTreeSet::new(),
             phase: None,
             random: Random(seed),
@@ -137,6 +142,7 @@ impl<'a, F: Modelled> Machine<'a, F> {
             return Err(format!("page {page} leads to {hpa}"));
         }
         if access.write {
+            self.written.iter_mut().for_each(|written| written.extend([page]));
             self.expected[n] = self.random.draw();
             self.host.write(hpa, &self.expected[n].to_le_bytes());
         }
@@ -182,6 +188,9 @@ impl<'a, F: Modelled> Machine<'a, F> {
             self.vcpus[v].tree = TreeKey::new((v % 2) as u8, 0).unwrap();
             self.vcpus[v].processor.flush(Flush::All);
             self.trees.remove(PHASE);
+            if self.omits == Omits::LostLog {
+                self.trees.start_dirty_log(core::iter::empty());
+            }
             return;
         }
         let v = self.random.draw() as usize % self.vcpus.len();
@@ -191,6 +200,21 @@ impl<'a, F: Modelled> Machine<'a, F> {
             self.vcpus[v].tree = PHASE;
             self.vcpus[v].processor.flush(Flush::All);
         }
+    }
+
+    /// As at a change to nested tables.
+    fn start_dirty_log(&mut self) {
+        self.trees.start_dirty_log(USED.into_iter().map(Gfn));
+        self.vcpus.iter_mut().for_each(|vcpu| vcpu.processor.flush(Flush::All));
+        self.trees.take_retired().free(&self.arena);
+        self.written = Some(BTreeSet::new());
+    }
+
+    /// As at the change back.
+    fn check_dirty_log(&self) -> Result<(), String> {
+        let mut written = self.written.iter().flatten();
+        let missed = written.find(|page| !self.trees.is_written(Gfn(**page)));
+        missed.map_or(Ok(()), |page| Err(format!("page {page} was written, and is not in the log")))
     }
 
     /// A sample, in parts, between which VCPUs go on.
@@ -246,8 +270,10 @@ impl<'a, F: Modelled> Machine<'a, F> {
                 self.trees.take_retired().free(&self.arena);
             }
             4 => self.close(),
+            5 => self.start_dirty_log(),
             _ => {}
         }
+        self.check_dirty_log()?;
         (0..self.random.draw() % 8).try_for_each(|_| self.access())
     }
 }
@@ -271,7 +297,9 @@ fn samples_find_all_accesses_and_phases_are_closed() {
 
 #[test]
 fn what_is_left_out_is_found_out() {
-    for omits in [Omits::OwnFlush, Omits::Shootdown, Omits::Close, Omits::CloseFlush, Omits::Tables] {
+    for omits in
+        [Omits::OwnFlush, Omits::Shootdown, Omits::Close, Omits::CloseFlush, Omits::Tables, Omits::LostLog]
+    {
         assert!((0..20).any(|seed| run::<Npt>(omits, seed).is_err()), "{omits:?}");
         assert!((0..20).any(|seed| run::<Ept>(omits, seed).is_err()), "{omits:?}");
     }
