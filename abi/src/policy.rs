@@ -114,7 +114,7 @@ parameters! {
         window_ms: u32 = 5, 1, LONGEST_MS;
         /// What shadow tables may cost of an address space's time, in thousandths. Two windows above this make it nested, beside up to
         /// four while the guest kit counts few page faults.
-        cost_milli: u32 = 50, 1, MILLI;
+        cost_milli: u32 = 20, 1, MILLI;
         /// Milliseconds of its own time after which shadow tables are tried again; doubled each time that they cost too much.
         retry_ms: u32 = 1000, 1, LONGEST_MS;
         /// Milliseconds within which eight writes to a table of level 2 or 3 leave it unsync, in a shadow address space; without a

@@ -13,7 +13,7 @@
 //! - Where the guest's page faults are known (the guest kit counts them), a trial that could only fail is put off: as long as the
 //!   faults of the last window would cost too much on shadow tables. What one costs is learnt from trials that have failed.
 //!   The first trial does not wait where faults have been few for two windows in a row. And as long as they stay few, what shadow
-//!   tables cost is taken for what fills them, for a number of windows.
+//!   tables cost is taken for what fills them: they may cost more, and for a number of windows anything.
 
 use abi::policy::Commodity;
 use abi::telemetry::key;
@@ -31,10 +31,13 @@ const TRIAL_SHARE: u64 = 100;
 const WINDOWS_TO_FAIL: u8 = 2;
 /// Page faults of the guest's are few if this many times as many would not be too many. With more, as a compiler has, shadow tables
 /// may gain less than they cost.
-const FEW: u64 = 10;
+const FEW: u64 = 4;
 /// Windows in a row with few page faults after which the first trial begins early.
 const QUIET_TO_BEGIN: u8 = 2;
-/// Windows of a trial in which the tables may fill at any cost, while the guest's page faults are few.
+/// While the guest's page faults are few, shadow tables may cost this many times as much: they fill, and the next accesses are free.
+/// Random accesses to much memory fill them slowly.
+const FILLING: u64 = 3;
+/// And windows of a trial in which they may fill at any cost.
 const WINDOWS_TO_FILL: u8 = 4;
 /// What a page fault of the guest costs on shadow tables until a trial has told, in nanoseconds: two exits and the work for them, on
 /// a processor of some GHz.
@@ -64,10 +67,9 @@ impl From<Commodity> for Times {
 }
 
 impl Times {
-    /// Whether that cost, some times over, is too much for that time.
-    fn is_too_much(&self, usage: Usage, times: u64) -> bool {
-        let cost = usage.cost.saturating_mul(times);
-        u128::from(cost) * 1000 > u128::from(usage.ran) * u128::from(self.cost_milli)
+    /// Whether that cost is too much for that time.
+    fn is_too_much(&self, usage: Usage) -> bool {
+        u128::from(usage.cost) * 1000 > u128::from(usage.ran) * u128::from(self.cost_milli)
     }
 }
 
@@ -111,6 +113,11 @@ impl Usage {
     /// With what its page faults would cost on shadow tables, at so much each.
     fn priced(self, fault_cost: u64) -> Usage {
         Usage { cost: self.faults.saturating_mul(fault_cost), ..self }
+    }
+
+    /// At so many times the cost.
+    fn times(self, times: u64) -> Usage {
+        Usage { cost: self.cost.saturating_mul(times), ..self }
     }
 
     /// Whether the cost is at least a quarter less of the time than it was `before`.
@@ -306,8 +313,8 @@ impl Space {
         let window = self.total.since(self.window_start).priced(fault_cost);
         if window.ran >= times.window {
             self.begin_window(window);
-            let is_quiet = is_known && !times.is_too_much(window, FEW);
-            self.quiet = if is_quiet { self.quiet.saturating_add(1) } else { 0 };
+            let few = is_known && !times.is_too_much(window.times(FEW));
+            self.quiet = if few { self.quiet.saturating_add(1) } else { 0 };
             if self.changes == 0 && self.quiet >= QUIET_TO_BEGIN {
                 self.next_trial = self.next_trial.min(self.total.ran);
             }
@@ -315,7 +322,7 @@ impl Space {
         if self.total.ran < self.next_trial {
             return Verdict::Stays;
         }
-        if is_known && times.is_too_much(self.before, 1) {
+        if is_known && times.is_too_much(self.before) {
             self.next_trial = self.total.ran.saturating_add(times.window);
             return Verdict::PutOff;
         }
@@ -331,13 +338,14 @@ impl Space {
             return Verdict::Stays;
         }
         let before = self.begin_window(window);
-        let is_quiet = spent.faults.is_some() && !times.is_too_much(window.priced(fault_cost), FEW);
+        let few = spent.faults.is_some() && !times.is_too_much(window.priced(fault_cost).times(FEW));
+        let judged = if few { Usage { cost: window.cost / FILLING, ..window } } else { window };
         self.over = match self.over {
-            _ if !times.is_too_much(window, 1) => 0,
+            _ if !times.is_too_much(judged) => 0,
             // The tables still fill: less is missing each time.
             over if over > 0 && window.has_fallen(before) => over,
             // It is not what the guest does that costs.
-            over if is_quiet && self.filled < WINDOWS_TO_FILL => {
+            over if few && self.filled < WINDOWS_TO_FILL => {
                 self.filled += 1;
                 over
             }

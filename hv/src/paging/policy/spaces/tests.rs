@@ -9,7 +9,8 @@ const fn spent(ran: u64, cost: u64) -> Spent {
 }
 
 fn spaces() -> Spaces {
-    Spaces::new(Commodity { start_ms: 100, window_ms: 10, retry_ms: 200, ..Commodity::default() })
+    let parameters = Commodity { start_ms: 100, window_ms: 10, cost_milli: 50, retry_ms: 200, upper_ms: 0 };
+    Spaces::new(parameters)
 }
 
 #[test]
@@ -92,9 +93,9 @@ fn the_first_trial_begins_early_where_page_faults_are_few() {
         (0..200).find(|&ms| spaces.charge(0x1000, Spent { ran: MS, cost: 0, faults: faults(ms) }, 0))
     };
     assert_eq!(first_change(&|_| None), Some(99), "nothing is known of them");
-    assert_eq!(first_change(&|_| Some(2)), Some(19), "after two windows");
+    assert_eq!(first_change(&|_| Some(6)), Some(19), "after two windows");
     assert_eq!(first_change(&|ms| Some(if ms < 35 { 40 } else { 1 })), Some(59), "two windows in a row");
-    assert_eq!(first_change(&|_| Some(3)), Some(99), "few is a tenth of what is too many");
+    assert_eq!(first_change(&|_| Some(7)), Some(99), "few is a quarter of what is too many");
     // Later ones wait.
     let mut spaces = spaces();
     let mut run = |ms: u64, cost: u64| {
@@ -102,8 +103,8 @@ fn the_first_trial_begins_early_where_page_faults_are_few() {
         (0..ms).filter(|_| spaces.charge(0x1000, few(cost), 0)).count()
     };
     let trial = 10 * u64::from(WINDOWS_TO_FILL + WINDOWS_TO_FAIL);
-    assert_eq!((run(20, 0), run(trial, MS / 10)), (1, 1));
-    assert_eq!((run(10 * trial - 1, 0), run(1, 0)), (0, 1), "100 times what it cost");
+    assert_eq!((run(20, 0), run(trial, MS / 5)), (1, 1));
+    assert_eq!((run(20 * trial - 1, 0), run(1, 0)), (0, 1), "100 times what it cost");
 }
 
 #[test]
@@ -119,6 +120,21 @@ fn tables_may_fill_at_any_cost_for_a_while_where_page_faults_are_few() {
     assert_eq!(windows(Some(1)), Some(u64::from(WINDOWS_TO_FILL + WINDOWS_TO_FAIL)));
     assert_eq!(windows(Some(20)), Some(WINDOWS_TO_FAIL.into()), "the guest builds");
     assert_eq!(windows(None), Some(WINDOWS_TO_FAIL.into()), "nothing is known");
+}
+
+#[test]
+fn tables_may_fill_for_long_at_some_times_the_cost_where_page_faults_are_few() {
+    let windows = |faults: u64, cost: u64| {
+        let mut spaces = spaces();
+        let spent = |cost, faults| Spent { ran: MS, cost, faults: Some(faults) };
+        assert_eq!((0..20).filter(|_| spaces.charge(0x1000, spent(0, 0), 0)).count(), 1);
+        (1..10_000).find(|_| spaces.charge(0x1000, spent(cost, faults), 0)).map(|ms| ms / 10)
+    };
+    let allowed = MS * 50 / 1000;
+    assert_eq!(windows(6, FILLING * allowed), None);
+    assert_eq!(windows(6, FILLING * allowed + 3), Some(u64::from(WINDOWS_TO_FILL + WINDOWS_TO_FAIL)));
+    assert_eq!(windows(7, allowed), None);
+    assert_eq!(windows(7, allowed + 1), Some(WINDOWS_TO_FAIL.into()), "the guest builds");
 }
 
 #[test]
