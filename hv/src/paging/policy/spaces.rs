@@ -31,7 +31,7 @@ const TRIAL_SHARE: u64 = 100;
 const WINDOWS_TO_FAIL: u8 = 2;
 /// Page faults of the guest's are few if this many times as many would not be too many. With more, as a compiler has, shadow tables
 /// may gain less than they cost.
-const FEW: u64 = 4;
+const FEW: u64 = 20;
 /// Windows in a row with few page faults after which the first trial begins early.
 const QUIET_TO_BEGIN: u8 = 2;
 /// While the guest's page faults are few, shadow tables may cost this many times as much: they fill, and the next accesses are free.

@@ -93,9 +93,9 @@ fn the_first_trial_begins_early_where_page_faults_are_few() {
         (0..200).find(|&ms| spaces.charge(0x1000, Spent { ran: MS, cost: 0, faults: faults(ms) }, 0))
     };
     assert_eq!(first_change(&|_| None), Some(99), "nothing is known of them");
-    assert_eq!(first_change(&|_| Some(6)), Some(19), "after two windows");
+    assert_eq!(first_change(&|_| Some(1)), Some(19), "after two windows");
     assert_eq!(first_change(&|ms| Some(if ms < 35 { 40 } else { 1 })), Some(59), "two windows in a row");
-    assert_eq!(first_change(&|_| Some(7)), Some(99), "few is a quarter of what is too many");
+    assert_eq!(first_change(&|_| Some(2)), Some(99), "few is a twentieth of what is too many");
     // Later ones wait.
     let mut spaces = spaces();
     let mut run = |ms: u64, cost: u64| {
@@ -131,10 +131,10 @@ fn tables_may_fill_for_long_at_some_times_the_cost_where_page_faults_are_few() {
         (1..10_000).find(|_| spaces.charge(0x1000, spent(cost, faults), 0)).map(|ms| ms / 10)
     };
     let allowed = MS * 50 / 1000;
-    assert_eq!(windows(6, FILLING * allowed), None);
-    assert_eq!(windows(6, FILLING * allowed + 3), Some(u64::from(WINDOWS_TO_FILL + WINDOWS_TO_FAIL)));
-    assert_eq!(windows(7, allowed), None);
-    assert_eq!(windows(7, allowed + 1), Some(WINDOWS_TO_FAIL.into()), "the guest builds");
+    assert_eq!(windows(1, FILLING * allowed), None);
+    assert_eq!(windows(1, FILLING * allowed + 3), Some(u64::from(WINDOWS_TO_FILL + WINDOWS_TO_FAIL)));
+    assert_eq!(windows(2, allowed), None);
+    assert_eq!(windows(2, allowed + 1), Some(WINDOWS_TO_FAIL.into()), "the guest builds");
 }
 
 #[test]
