@@ -1,7 +1,7 @@
-//! What a fault is handled with: the guest's address space, and the access that failed.
+//! What a fault is handled with: the guest's address space, and the access that failed; and what became of it.
 
 use crate::arch::Access;
-use crate::arch::addr::Gva;
+use crate::arch::addr::{Gpa, Gva};
 use crate::mem::guest_memory::GuestMemory;
 use crate::mem::table_memory::TableMemory;
 use crate::paging::guest_walk::PagingState;
@@ -47,11 +47,48 @@ pub struct PageFault {
     pub access: Access,
 }
 
+/// What became of a page fault of the processor on shadow tables.
+#[must_use]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ShadowOutcome {
+    /// The tables now allow the access: flush and let the guest try again. `prefetched` neighbouring entries
+    /// were filled too.
+    Filled {
+        /// Entries filled besides the one needed.
+        prefetched: u8,
+    },
+    /// The guest takes #PF with this error code; CR2 is the address.
+    GuestFault(u32),
+    /// The access goes to the device bus.
+    Mmio(Gpa),
+    /// A write to ROM.
+    RomWrite(Gpa),
+    /// A write to RAM that the hypervisor wants to see first (not writable in the P2m).
+    WriteProtected(Gpa),
+    /// There is nothing at this address.
+    NotMapped(Gpa),
+    /// RAM that is mapped to the cache of this domain, which is not that of the tables in use.
+    Closed(Gpa, u8),
+    /// The guest's entry at this address is not in memory.
+    TableNotRam(Gpa),
+    /// The guest may write there, but not by itself: emulate the instruction, then tell
+    /// [`Shadow::written`](super::Shadow::written).
+    EmulateWrite(Gpa),
+    /// Other processors kept changing the tables: let the guest try again.
+    Retry,
+}
+
 impl PageFault {
     /// A fault of `access` at `gva`.
     #[inline(always)]
     pub fn new(gva: Gva, access: Access) -> PageFault {
         PageFault { gva, access }
+    }
+
+    /// The same at the address that counts: only these bits of it do.
+    #[inline(always)]
+    pub(super) fn within(self, linear: u64) -> PageFault {
+        PageFault { gva: Gva(self.gva.0 & linear), ..self }
     }
 
     /// The error code with which the guest takes it, if it is the guest's own; `code` holds P and RSVD.

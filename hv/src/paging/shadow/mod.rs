@@ -49,7 +49,7 @@ mod unsync;
 
 pub use agile::{AgileCounts, AgileSpace, AgileTimes, UpperCounts};
 pub use check::Disagreement;
-pub use fault::{AddressSpace, PageFault};
+pub use fault::{AddressSpace, PageFault, ShadowOutcome};
 pub use hardware::{HardwareControls, exiting_faults};
 pub use pat::PatEntries;
 pub use pool::Limit;
@@ -61,7 +61,7 @@ pub use statistics::Statistics;
 use super::format::PteFormat;
 use super::table::MapError;
 use super::tree_key::TreeKey;
-use crate::arch::addr::{Gfn, Gpa, Gva, Hfn};
+use crate::arch::addr::{Gfn, Gva, Hfn};
 use crate::mem::guest_memory::GuestMemory;
 use crate::mem::table_memory::TableMemory;
 use alloc::vec::Vec;
@@ -103,37 +103,6 @@ impl TlbFlush {
             _ => TlbFlush::All,
         }
     }
-}
-
-/// What became of a page fault of the processor on shadow tables.
-#[must_use]
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum ShadowOutcome {
-    /// The tables now allow the access: flush and let the guest try again. `prefetched` neighbouring entries
-    /// were filled too.
-    Filled {
-        /// Entries filled besides the one needed.
-        prefetched: u8,
-    },
-    /// The guest takes #PF with this error code; CR2 is the address.
-    GuestFault(u32),
-    /// The access goes to the device bus.
-    Mmio(Gpa),
-    /// A write to ROM.
-    RomWrite(Gpa),
-    /// A write to RAM that the hypervisor wants to see first (not writable in the P2m).
-    WriteProtected(Gpa),
-    /// There is nothing at this address.
-    NotMapped(Gpa),
-    /// RAM that is mapped to the cache of this domain, which is not that of the tables in use.
-    Closed(Gpa, u8),
-    /// The guest's entry at this address is not in memory.
-    TableNotRam(Gpa),
-    /// The guest may write there, but not by itself: emulate the instruction, then tell
-    /// [`Shadow::written`].
-    EmulateWrite(Gpa),
-    /// Other processors kept changing the tables: let the guest try again.
-    Retry,
 }
 
 /// Where the processor finds its tables.

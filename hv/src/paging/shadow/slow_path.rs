@@ -93,8 +93,7 @@ impl<M: TableMemory, F: PteFormat> Shadow<M, F> {
         fault: PageFault,
     ) -> (ShadowOutcome, TlbFlush) {
         self.begin();
-        self.statistics.faults += 1;
-        let fault = PageFault { gva: Gva(fault.gva.0 & self.linear), ..fault };
+        let fault = fault.within(self.linear);
         let known = self.known_leaf(fault.gva).copied();
         let outcome = match known {
             Some(leaf) => self.fast_path(space, fault, leaf),
@@ -104,15 +103,7 @@ impl<M: TableMemory, F: PteFormat> Shadow<M, F> {
             Some(outcome) => outcome,
             None => self.find_or_walk(space, fault, known.is_some()),
         };
-        match outcome {
-            ShadowOutcome::Filled { prefetched } => {
-                self.statistics.filled += 1;
-                self.statistics.prefetched += u64::from(prefetched);
-            }
-            ShadowOutcome::GuestFault(_) => self.statistics.guest_faults += 1,
-            ShadowOutcome::EmulateWrite(_) => self.statistics.emulated_writes += 1,
-            _ => {}
-        }
+        self.statistics.count_fault(outcome);
         (outcome, self.pool.take_owed_and(TlbFlush::None))
     }
 

@@ -1,5 +1,6 @@
 //! What the engine counts.
 
+use super::ShadowOutcome;
 use abi::telemetry::key;
 
 /// What happened so far.
@@ -35,6 +36,21 @@ pub struct Statistics {
 }
 
 impl Statistics {
+    /// Counts a fault by its outcome.
+    #[inline(always)]
+    pub(super) fn count_fault(&mut self, outcome: ShadowOutcome) {
+        match outcome {
+            ShadowOutcome::Filled { prefetched } => {
+                self.filled += 1;
+                self.prefetched += u64::from(prefetched);
+            }
+            ShadowOutcome::GuestFault(_) => self.guest_faults += 1,
+            ShadowOutcome::EmulateWrite(_) => self.emulated_writes += 1,
+            _ => {}
+        }
+        self.faults += 1;
+    }
+
     /// All counters with their names in statistics and telemetry.
     pub fn named(&self) -> [(&'static str, u64); 17] {
         [

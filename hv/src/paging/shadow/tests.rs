@@ -3,7 +3,7 @@
 use super::model::{Registers, ShadowProcessor};
 use super::*;
 use crate::arch::Access;
-use crate::arch::addr::{Hpa, PAGE_SIZE};
+use crate::arch::addr::{Gpa, Hpa, PAGE_SIZE};
 use crate::arch::state::{cr0, cr4, efer};
 use crate::mem::host_access::VecHost;
 use crate::paging::arena::Arena;
