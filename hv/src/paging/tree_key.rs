@@ -37,6 +37,11 @@ impl TreeKey {
         self.0 >> 4
     }
 
+    /// Whether it is that of tables in which pages are opened one by one, in a phase of regioning.
+    pub const fn is_of_phase(self) -> bool {
+        self.phase() != 0
+    }
+
     /// The number.
     pub const fn number(self) -> u8 {
         self.0

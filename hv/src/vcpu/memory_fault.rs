@@ -17,7 +17,7 @@ use crate::vcpu::micro;
 use crate::vcpu::outcome::{Cause, Outcome};
 use crate::vcpu::overcommit;
 use crate::vcpu::port::{Port, PortStop, Written};
-use crate::vcpu::regions;
+use crate::vcpu::regions::{self, TouchedPage};
 use crate::vcpu::run::single_step;
 use crate::virt::{FlushScope, Virt};
 use crate::vm::work;
@@ -56,7 +56,8 @@ pub fn nested<V: Virt, M: HostMemory, H: Host>(
         }
         Ok(NestedOutcome::Closed(home)) => micro::closed(ExitContext { vcpu, vm, host, tsc }, gpa, home),
         Ok(NestedOutcome::Touched) => {
-            regions::touched(ExitContext { vcpu, vm, host, tsc }, gpa, access, walk)
+            let page = TouchedPage { gpa, access, walk, address: None };
+            regions::touched(ExitContext { vcpu, vm, host, tsc }, page)
         }
         // From here on the access goes to a device or to nothing. An event's delivery cannot be emulated.
         Ok(_) if vcpu.virt.was_delivering() => {

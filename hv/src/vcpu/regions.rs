@@ -2,10 +2,10 @@
 //! say which pages are worth fast memory, and those are moved here, too.
 //!
 //! The run loop's timers call [`tick`], which takes the VM's samples and begins this VCPU's phases when they are due. In a phase the VCPU
-//! runs on nested tables of its own ([`PHASE`]), in which nothing is open at first: `memory_fault` calls [`touched`] for each page that
+//! runs on tables of its own ([`PHASE`]), in which nothing is open at first: `memory_fault` and `mmu` call [`touched`] for each page that
 //! it touches there, and [`work::PHASE`] has [`before_entry`] look before each entry whether an interrupt has come in between or the
-//! time is over. [`region::rounds`](crate::region::rounds) decides; what it decides is performed here and in `vm::regions`. Phases need nested tables: on
-//! others there are none, and a VCPU that changes to others ends its phase.
+//! time is over. [`region::rounds`](crate::region::rounds) decides; what it decides is performed here and in `vm::regions`. There are no phases with agile
+//! paging, and a VCPU that changes to it ends its phase.
 //!
 //! Where no regions are wanted, [`tick`] is not called, and no exit has an instruction more.
 
@@ -26,7 +26,7 @@ use crate::vm::{HostMemory, Vm, work};
 
 mod phase;
 
-pub(super) use phase::{before_entry, touched};
+pub(super) use phase::{TouchedPage, before_entry, touched};
 
 /// Virtual time until the rest of a sample that was taken in part, and after which a VCPU looks again that could not begin its phase, in nanoseconds.
 const SOON_NS: u64 = 1_000_000;
@@ -57,6 +57,11 @@ pub struct OwnPhase {
 }
 
 impl OwnPhase {
+    /// The hypervisor has worked for this many ticks: they are no time of the program's.
+    pub fn leave_out(&mut self, ticks: u64) {
+        self.overhead = self.overhead.wrapping_add(ticks);
+    }
+
     /// Whether the VCPU is in a phase.
     pub fn is_on(&self) -> bool {
         self.end_ns.is_some()
@@ -106,8 +111,8 @@ fn look<V: Virt, M: HostMemory, H: Host>(
     }
     let mut next_ns = u64::MAX;
     // Processors without such bits tell of no accesses: sizes stand for working sets, and nothing ages.
-    let is_nested = vcpu.mmu.engine() == Engine::Nested;
-    if !is_nested || vcpu.virt.sets_dirty_bits() {
+    let engine = vcpu.mmu.engine();
+    if engine != Engine::Nested || vcpu.virt.sets_dirty_bits() {
         next_ns = ran_ns + (sample(vcpu, vm, host, records, vm_ns, tsc) - vm_ns);
     }
     if vm.tiers.as_ref().is_some_and(|tiers| tiers.has_moves()) {
@@ -124,8 +129,8 @@ fn look<V: Virt, M: HostMemory, H: Host>(
     let count = u16::try_from(vm.mailboxes.len()).unwrap_or(u16::MAX);
     let turn =
         vcpu.phase.turn.get_or_insert_with(|| Turn::new(vcpu.id as u16, count, ran_ns, params.period_ns));
-    // On other tables the turn is left out.
-    if turn.take(ran_ns) && is_nested && !vcpu.phase.is_on() {
+    // With agile paging the turn is left out.
+    if turn.take(ran_ns) && engine != Engine::Agile && !vcpu.phase.is_on() {
         begin(vcpu, vm, records, ran_ns);
     }
     if let Some(turn) = &vcpu.phase.turn {

@@ -319,6 +319,9 @@ impl<F: PteFormat<Attr = NestedAttr>, M: HostMemory> Vm<F, M> {
         self.regions.withdraw();
         // No VCPU is in a phase any more.
         self.memory.write().nested.remove(PHASE);
+        if let Some(shadow) = &mut *self.shadow.lock() {
+            shadow.select_first();
+        }
         if !self.regions.divided.swap(false, Ordering::SeqCst) {
             return;
         }
@@ -328,9 +331,6 @@ impl<F: PteFormat<Attr = NestedAttr>, M: HostMemory> Vm<F, M> {
         for rid in locals {
             // What stays closed for want of memory is opened by the first fault there.
             let _new_vcpus_hold_no_translations = self.globalise(0, &mut 0, &mut records, rid);
-        }
-        if let Some(shadow) = &mut *self.shadow.lock() {
-            shadow.select_first();
         }
     }
 }

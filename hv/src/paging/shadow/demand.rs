@@ -18,6 +18,7 @@
 //! The choice costs time when it is wrong, and nothing else: a table is write-protected or unsync by the same rules as any other.
 
 use super::Shadow;
+use super::left_out::Step;
 use super::pool::PageId;
 use super::role::HOST_WRITABLE;
 use crate::arch::addr::{Gpa, Hfn, Hpa};
@@ -121,6 +122,9 @@ impl<M: TableMemory, F: PteFormat> Shadow<M, F> {
     ) {
         let page = self.pool.page(id);
         let (key, base) = (page.key, page.gfn.base().0);
+        if key.tree().is_of_phase() && !self.left_out.is(Step::AskFollowed) {
+            return;
+        }
         if page.unsync || !key.is_plain_table() || key.level() != 1 || seen > FOLLOWED || self.is_modelled() {
             return;
         }

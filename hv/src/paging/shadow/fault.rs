@@ -69,6 +69,15 @@ pub enum ShadowOutcome {
     NotMapped(Gpa),
     /// RAM that is mapped to the cache of this domain, which is not that of the tables in use.
     Closed(Gpa, u8),
+    /// The VCPU is in a phase of regioning: [`fault_in_phase`](super::Shadow::fault_in_phase) decides. Nothing has changed.
+    InPhase,
+    /// RAM that is not open in the tables of a phase.
+    Touched {
+        /// Where.
+        gpa: Gpa,
+        /// The guest pages, and its entries let programs use the address.
+        user: bool,
+    },
     /// The guest's entry at this address is not in memory.
     TableNotRam(Gpa),
     /// The guest may write there, but not by itself: emulate the instruction, then tell

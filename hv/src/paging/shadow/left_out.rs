@@ -17,6 +17,10 @@ pub enum Step {
     CompareShadowed,
     /// A page that was left alone when the guest came back from nested tables is compared when it is linked.
     CompareDeferred,
+    /// In a phase entries are filled ahead only where their pages are open.
+    AskPrefetched,
+    /// A write to a table fills no entry of a phase's tables.
+    AskFollowed,
 }
 
 /// The step that is left out. Outside of tests none is.

@@ -30,10 +30,11 @@ mod inherit;
 mod leaf_lookup;
 mod left_out;
 #[cfg(any(test, feature = "testing"))]
-mod model;
+pub(crate) mod model;
 #[cfg(any(test, feature = "testing"))]
 pub mod oracle;
 mod pat;
+mod phase;
 mod pool;
 mod resume;
 mod resync;

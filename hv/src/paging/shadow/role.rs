@@ -150,7 +150,7 @@ impl Key {
             controls: Controls::from_bits_truncate((self.0 >> 7) as u8 & 0x3f),
             allowed: Allowed::from_bits_truncate((self.0 >> 13) as u8 & 7),
             source,
-            tree: TreeKey::from_number(self.0 >> TREE),
+            tree: self.tree(),
             guarded: self.is_guarded(),
         }
     }
@@ -167,6 +167,11 @@ impl Key {
 
     pub(super) fn number(self) -> u64 {
         self.0 >> ROLE_BITS
+    }
+
+    /// The set of tables that it belongs to.
+    pub(super) fn tree(self) -> TreeKey {
+        TreeKey::from_number(self.0 >> TREE)
     }
 
     /// The level of the shadow page.

@@ -1,6 +1,7 @@
 //! Page faults: what the guest's tables and the P2m say becomes shadow entries.
 
 use super::fault::{AddressSpace, PageFault};
+use super::phase::IsOpen;
 use super::pool::PageId;
 use super::role::{Allowed, Controls, HOST_WRITABLE, Key, Role, Source};
 use super::root::root_key;
@@ -115,6 +116,9 @@ impl<M: TableMemory, F: PteFormat> Shadow<M, F> {
         fault: PageFault,
         is_known: bool,
     ) -> ShadowOutcome {
+        if self.tree.is_of_phase() {
+            return ShadowOutcome::InPhase;
+        }
         if !is_known {
             let outcome = match self.find_leaf(space, fault) {
                 Ok(leaf) => self.fast_path(space, fault, leaf),
@@ -124,15 +128,16 @@ impl<M: TableMemory, F: PteFormat> Shadow<M, F> {
                 return outcome;
             }
         }
-        self.walk_and_fill(space, fault)
+        self.walk_and_fill(space, fault, None)
     }
 
-    /// The slow path: a walk of the guest's tables from the root.
+    /// The slow path: a walk of the guest's tables from the root. `is_open`: in a [phase](super::phase).
     #[inline(never)]
-    fn walk_and_fill(
+    pub(super) fn walk_and_fill(
         &mut self,
         space: AddressSpace<'_, impl TableMemory, impl GuestMemory>,
         fault: PageFault,
+        is_open: Option<IsOpen>,
     ) -> ShadowOutcome {
         let (AddressSpace { p2m, ram, state }, PageFault { gva, access }) = (space, fault);
         // Until a table on the path is write-protected for all VCPUs, another one can change what the walk has read. A shootdown
@@ -148,7 +153,9 @@ impl<M: TableMemory, F: PteFormat> Shadow<M, F> {
         let gpa = found.gpa;
         let walk = GuestWalk { state, controls: Controls::of(state), fault, path, found };
         let entry = if access.write { p2m.translate_to_write(gpa) } else { p2m.translate(gpa) };
-        if let Some(home) = entry.closed_in(self.tree.domain()) {
+        if let Some(home) = entry.closed_in(self.tree.domain())
+            && is_open.is_none()
+        {
             return ShadowOutcome::Closed(gpa, home);
         }
         match entry.opened() {
@@ -157,6 +164,10 @@ impl<M: TableMemory, F: PteFormat> Shadow<M, F> {
             P2mEntry::Rom { .. } if access.write => return ShadowOutcome::RomWrite(gpa),
             P2mEntry::Ram { writable: false, .. } if access.write => {
                 return ShadowOutcome::WriteProtected(gpa);
+            }
+            P2mEntry::Ram { .. } if is_open.is_some_and(|is_open| !is_open(gpa.frame())) => {
+                let user = walk.found.user && state.kind() != PagingKind::Off;
+                return ShadowOutcome::Touched { gpa, user };
             }
             P2mEntry::Ram { hpa, .. } if access.write => {
                 let smap = walk.controls.contains(Controls::SMAP) && walk.found.user && !walk.found.writable;
@@ -179,6 +190,13 @@ impl<M: TableMemory, F: PteFormat> Shadow<M, F> {
                 let key = self.pool.page(table).key;
                 if access.write && self.guards(key, own) {
                     return ShadowOutcome::EmulateWrite(gpa);
+                }
+                if let Some(is_open) = is_open {
+                    let prefetched = match walk.is_override() {
+                        true => 0,
+                        false => self.prefetch_open(p2m, ram, table, own, is_open),
+                    };
+                    return ShadowOutcome::Filled { prefetched };
                 }
                 match self.find_leaf(space, fault) {
                     _ if walk.is_override() || key.is_guarded() => 0,
@@ -224,7 +242,9 @@ impl<M: TableMemory, F: PteFormat> Shadow<M, F> {
                 return None;
             }
             let guarded = self.guards(self.pool.page(table).key, walk.index(level));
-            if level == 2 && walk.path.at(1).is_none() && !guarded && self.fill_large(p2m, table, walk) {
+            let may_be_large =
+                level == 2 && walk.path.at(1).is_none() && !guarded && !key.tree().is_of_phase();
+            if may_be_large && self.fill_large(p2m, table, walk) {
                 return None;
             }
             if let Some(step) = walk.path.at(level)

@@ -46,6 +46,8 @@ impl Statistics {
             }
             ShadowOutcome::GuestFault(_) => self.guest_faults += 1,
             ShadowOutcome::EmulateWrite(_) => self.emulated_writes += 1,
+            // It is handled, and counted, as one of a phase.
+            ShadowOutcome::InPhase => return,
             _ => {}
         }
         self.faults += 1;

@@ -3,7 +3,7 @@
 use alloc::format;
 
 use super::choose::publish;
-use super::{NestedStep, agile, follow_unsync, shadowed_state, spaces, switch};
+use super::{NestedStep, agile, follow_unsync, phase, shadowed_state, spaces, switch};
 use crate::arch::addr::{Gpa, Gva};
 use crate::arch::{Access, Exception};
 use crate::paging::MapError;
@@ -141,6 +141,11 @@ fn answer<V: Virt, M: HostMemory, H: Host>(
             Outcome::Stop(stop)
         }
         ShadowOutcome::GuestFault(error) if alone => reflect(vcpu, gva, error),
+        ShadowOutcome::InPhase | ShadowOutcome::Touched { .. } => {
+            let fault = PageFault::new(gva, access);
+            let outcome = phase::fault(ExitContext { vcpu, vm, host, tsc }, state, fault);
+            answer(ExitContext { vcpu, vm, host, tsc }, outcome, state, (gva, error), alone)
+        }
         ShadowOutcome::Closed(gpa, home) => micro::closed(ExitContext { vcpu, vm, host, tsc }, gpa, home),
         ShadowOutcome::GuestFault(error) => Outcome::Inject(Exception::page_fault(gva, error)),
         ShadowOutcome::EmulateWrite(gpa)

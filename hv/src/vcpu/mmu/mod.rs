@@ -13,6 +13,7 @@ mod choose;
 pub mod decisions;
 mod fault;
 mod guard;
+mod phase;
 mod refill_window;
 pub(super) mod spaces;
 mod switch;

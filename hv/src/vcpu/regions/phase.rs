@@ -47,7 +47,7 @@ fn end<V: Virt, M: HostMemory, H: Host>(vcpu: &mut Vcpu<V>, vm: &Vm<V::NestedFor
     vcpu.phase.open = Vec::new();
     let domain = if vm.regions.is_divided() { host.cache_domain() } else { 0 };
     set_tree(vcpu, vm, TreeKey::new(domain, 0).unwrap_or(TreeKey::FIRST));
-    vm.end_phase(&mut vcpu.work);
+    vm.end_phase(vcpu.id, &mut vcpu.work);
 }
 
 /// In a phase, before an entry: whether an interrupt has come, or the time is over.
@@ -70,9 +70,7 @@ pub(in crate::vcpu) fn before_entry<V: Virt, M: HostMemory, H: Host>(
     // One that stood ready at the last look has been told of.
     let was_taken = vcpu.phase.interrupts.0 != before.0;
     let event = match () {
-        () if now_ns >= end_ns || vcpu.mmu.engine() != Engine::Nested || !vm.regions.is_wanted() => {
-            Event::End
-        }
+        () if now_ns >= end_ns || vcpu.mmu.engine() == Engine::Agile || !vm.regions.is_wanted() => Event::End,
         () if was_taken && !before.1 || is_offered && (was_taken || !before.1) => Event::Interrupt,
         () => return,
     };
@@ -81,7 +79,32 @@ pub(in crate::vcpu) fn before_entry<V: Virt, M: HostMemory, H: Host>(
         Some(records) => perform(vcpu, vm, host, records, now_ns, event),
         None => end(vcpu, vm, host),
     }
-    vcpu.phase.overhead += host.tsc().wrapping_sub(tsc);
+    vcpu.phase.leave_out(host.tsc().wrapping_sub(tsc));
+}
+
+/// A page of RAM that is not open in the phase's tables, and the access to it.
+#[derive(Clone, Copy, Debug)]
+pub(in crate::vcpu) struct TouchedPage {
+    pub gpa: Gpa,
+    pub access: Access,
+    /// By the processor, on its way through the guest's tables.
+    pub walk: bool,
+    /// The address, and whether programs may use it. Nested faults do not tell.
+    pub address: Option<(Gva, bool)>,
+}
+
+impl TouchedPage {
+    /// Whether it is at an address of a program's.
+    fn is_user_address(&self) -> bool {
+        self.address.is_some_and(|(_, is_user)| is_user)
+    }
+
+    /// Whether the guest's kernel touches it. Page tables are its own, and what the delivery of an event reads and writes while the program's
+    /// registers are still there.
+    fn is_by_kernel<V: Virt>(&self, vcpu: &Vcpu<V>) -> bool {
+        let is_supervisor = self.address.is_some() && !self.access.user;
+        self.walk || is_supervisor || vcpu.virt.cpl() != 3 || vcpu.virt.was_delivering()
+    }
 }
 
 /// The VCPU, in its phase, has touched a page that is not open there.
@@ -89,36 +112,29 @@ pub(in crate::vcpu) fn before_entry<V: Virt, M: HostMemory, H: Host>(
 #[inline(never)]
 pub(in crate::vcpu) fn touched<V: Virt, M: HostMemory, H: Host>(
     cx: ExitContext<'_, V, M, H>,
-    gpa: Gpa,
-    access: Access,
-    walk: bool,
+    page: TouchedPage,
 ) -> Outcome {
     let ExitContext { vcpu, vm, host, tsc } = cx;
+    // The guest's kernel serves its program, or it has got a frame that was a program's: without an address it is not known which. It is
+    // no change of the program's region in either case.
+    let is_no_use = page.is_by_kernel(vcpu) && !page.is_user_address();
     let now_ns = vcpu.phase_ns(vm, tsc);
     let mut slot = vm.regions.lock(|| vm.answer(&mut vcpu.work));
     match &mut *slot {
-        // The guest's kernel serves its program, or it has got a frame that was a program's: nested tables do not say which. It is no change
-        // of the program's region in either case.
-        Some(records) if vcpu.phase.is_on() && is_by_kernel(vcpu, walk) && is_found(records, gpa) => {
-            let done = open_page(vcpu, vm, records, gpa.frame());
+        Some(records) if vcpu.phase.is_on() && is_no_use && is_found(records, page.gpa) => {
+            let done = open_page(vcpu, vm, records, page.gpa.frame());
             give_up_without_memory(vcpu, vm, host, records, done);
         }
         Some(records) if vcpu.phase.is_on() => {
-            let touch = touch(vcpu, vm, records, gpa, access, walk);
+            let touch = touch(vcpu, vm, records, page);
             perform(vcpu, vm, host, records, now_ns, Event::Touch(touch));
         }
         // Its tables are those of a phase, and it has none.
         _ => end(vcpu, vm, host),
     }
     drop(slot);
-    vcpu.phase.overhead += host.tsc().wrapping_sub(tsc);
+    vcpu.phase.leave_out(host.tsc().wrapping_sub(tsc));
     Outcome::Resume
-}
-
-/// Whether a touch is the guest's kernel's. Page tables are, and what the delivery of an event reads and writes while the program's
-/// registers are still there.
-fn is_by_kernel<V: Virt>(vcpu: &Vcpu<V>, walk: bool) -> bool {
-    walk || vcpu.virt.cpl() != 3 || vcpu.virt.was_delivering()
 }
 
 /// Whether a page is in a region that was found.
@@ -132,18 +148,20 @@ fn touch<V: Virt, M: HostMemory>(
     vcpu: &mut Vcpu<V>,
     vm: &Vm<V::NestedFormat, M>,
     records: &Records,
-    gpa: Gpa,
-    access: Access,
-    walk: bool,
+    page: TouchedPage,
 ) -> Touch {
-    let gfn = gpa.frame();
+    let gfn = page.gpa.frame();
     let (rip, rsp) = (Gva(vcpu.virt.rip()), Gva(vcpu.virt.gpr(Gpr::Rsp)));
-    let by_kernel = is_by_kernel(vcpu, walk);
+    let (by_kernel, is_user_address) = (page.is_by_kernel(vcpu), page.is_user_address());
     let info = records.guest.partition().info_of(gfn);
     let is_new = info.is_some_and(|info| info.owner == Owner::Vm || info.kind == Kind::Seed);
     // Only of what is new it matters what it is. A page table is the kernel's, wherever its program's stack lies.
-    let address = if is_new && !walk { address_near(vcpu, vm, gfn, rip, rsp) } else { None };
-    Touch { gfn, address, is_user_address: false, rip, rsp, is_fetch: access.execute && !walk, by_kernel }
+    let address = match page.address {
+        Some((address, _)) => Some(address),
+        None if is_new && !page.walk => address_near(vcpu, vm, gfn, rip, rsp),
+        None => None,
+    };
+    Touch { gfn, address, is_user_address, rip, rsp, is_fetch: page.access.execute && !page.walk, by_kernel }
 }
 
 /// An address near the stack pointer, or in the page of the instruction, that leads to a frame: nested faults do not tell addresses.
@@ -255,11 +273,11 @@ fn open_page<V: Virt, M: HostMemory>(
     let is_for_all = records.guest.partition().info_of(gfn).is_some_and(is_open_everywhere);
     let once = core::iter::once(gfn);
     if is_for_all {
-        return vm.change_phase(&mut vcpu.work, &[], once, &mut Vec::new());
+        return vm.change_phase(vcpu.id, &mut vcpu.work, &[], once, &mut Vec::new());
     }
     // Without memory for the list the page is open until the phase ends.
     let _room = vcpu.phase.open.try_reserve(1);
-    vm.change_phase(&mut vcpu.work, &[], once, &mut vcpu.phase.open)
+    vm.change_phase(vcpu.id, &mut vcpu.work, &[], once, &mut vcpu.phase.open)
 }
 
 /// The region of this page is the current one. The page is opened, and what is likely to follow.
@@ -286,7 +304,7 @@ fn enter_region<V: Virt, M: HostMemory>(
     // Without memory for the list pages are open until the phase ends.
     let _room = open.try_reserve(ahead);
     let frames = core::iter::once(gfn).chain(records.guest.partition().frames_from(gfn).take(ahead));
-    vm.change_phase(&mut vcpu.work, &[], frames, open)
+    vm.change_phase(vcpu.id, &mut vcpu.work, &[], frames, open)
 }
 
 /// Closes what is open but for what is open everywhere.
@@ -295,7 +313,7 @@ fn close_all<V: Virt, M: HostMemory>(
     vm: &Vm<V::NestedFormat, M>,
 ) -> Result<(), MapError> {
     let open = core::mem::take(&mut vcpu.phase.open);
-    let done = vm.change_phase(&mut vcpu.work, &open, core::iter::empty(), &mut Vec::new());
+    let done = vm.change_phase(vcpu.id, &mut vcpu.work, &open, core::iter::empty(), &mut Vec::new());
     vcpu.virt.flush(FlushScope::All);
     vcpu.phase.open = open;
     vcpu.phase.open.clear();

@@ -4,16 +4,20 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use super::*;
-use crate::arch::Access;
-use crate::arch::addr::{Gfn, Gpa};
+use crate::arch::addr::{Gfn, Gpa, Gva, Hpa};
+use crate::arch::{Access, Exception};
 use crate::guest::build::scrub;
 use crate::paging::engine::Engine;
+use crate::paging::guest_walk::error_code;
 use crate::paging::model::{Processor, Vendor};
+use crate::paging::policy::Mode;
+use crate::paging::shadow::model::{Registers, ShadowProcessor};
+use crate::paging::shadow::{Root, TlbFlush};
 use crate::paging::tree_key::TreeKey;
 use crate::region::caches::Caches;
 use crate::region::rounds::{At, Counts};
 use crate::region::{Kind, Owner, Rid};
-use crate::vcpu::mmu::switch;
+use crate::vcpu::mmu::{set_mode, switch};
 use crate::vcpu::outcome::Return;
 use crate::vcpu::run::run;
 use crate::vcpu::testing::Machine;
@@ -33,10 +37,16 @@ const TOUCH: Step = |f| {
     let gpa = Gpa(f.choices.pop_front().expect("an address"));
     Exit::NestedFault { gpa, access: Access::WRITE, present: false, walk: false }
 };
+/// The same on shadow tables, without paging.
+const TOUCH_SHADOWED: Step = |f| {
+    let gva = Gva(f.choices.pop_front().expect("an address"));
+    Exit::Exception(Exception::page_fault(gva, error_code::WRITE | error_code::USER))
+};
 
 struct Scene {
     machine: Machine,
     processor: Processor,
+    shadow_processor: ShadowProcessor,
     at: u64,
 }
 
@@ -51,9 +61,18 @@ impl Scene {
         machine.vcpu.virt.sets_dirty_bits = true;
         machine.vcpu.virt.regs.cpl = 3;
         machine.vcpu.virt.set_gpr(Gpr::Rsp, (STACK << 12) + 0x800);
-        let mut scene = Scene { machine, processor: Processor::new(Vendor::Amd), at: 0 };
+        let (processor, shadow_processor) = (Processor::new(Vendor::Amd), ShadowProcessor::default());
+        let mut scene = Scene { machine, processor, shadow_processor, at: 0 };
         // The timer is armed.
         scene.exit(None);
+        scene
+    }
+
+    /// The same in a mode.
+    fn in_mode(policy: &str, mode: Mode) -> Scene {
+        let mut scene = Scene::new(policy);
+        let Machine { vm, vcpu, .. } = &mut scene.machine;
+        set_mode(vcpu, vm, mode, || 0).unwrap();
         scene
     }
 
@@ -64,7 +83,8 @@ impl Scene {
             f.cpu.tsc.set(f.cpu.tsc.get() + 10);
             Exit::Interrupt
         };
-        vcpu.virt.script = fault.map(|_| TOUCH).into_iter().chain([interrupt]).collect();
+        let touch = if vcpu.mmu.is_shadow() { TOUCH_SHADOWED } else { TOUCH };
+        vcpu.virt.script = fault.map(|_| touch).into_iter().chain([interrupt]).collect();
         vcpu.virt.choices = fault.map(|gpa| gpa.0).into_iter().collect();
         host.wanted_at = Some(host.cpu.tsc.get() + 5);
         match run(vcpu, vm, &mut (), host) {
@@ -75,6 +95,7 @@ impl Scene {
         vcpu.virt.script.clear();
         if !core::mem::take(&mut vcpu.virt.flushes).is_empty() {
             self.processor.flush(crate::paging::range::Flush::All);
+            self.shadow_processor.flush(TlbFlush::All);
         }
     }
 
@@ -87,13 +108,20 @@ impl Scene {
                 self.exit(None);
             }
             let Machine { vm, vcpu, .. } = &self.machine;
-            let root = match vcpu.virt.roots {
-                Some(Roots::Nested(root)) => root,
-                None => vm.memory.read().nested.root(TreeKey::FIRST),
-                other => panic!("{other:?}"),
-            };
             let tables = vm.memory.read().host.clone();
-            if self.processor.access(&tables, root.frame(), gpa, Access::WRITE).is_ok() {
+            let mut nested =
+                |root: Hpa| self.processor.access(&tables, root.frame(), gpa, Access::WRITE).is_ok();
+            let is_done = match vcpu.virt.roots {
+                Some(Roots::Nested(root)) => nested(root),
+                None => nested(vm.memory.read().nested.root(TreeKey::FIRST)),
+                Some(Roots::Shadow(root)) => {
+                    let root = Root { frame: root.frame(), long: false };
+                    let registers = Registers { smep: false, smap: false, ac: false };
+                    let (gva, access) = (Gva(gpa.0), Access { user: true, ..Access::WRITE });
+                    self.shadow_processor.access(&tables, root, registers, gva, access).is_ok()
+                }
+            };
+            if is_done {
                 break;
             }
             self.exit(Some(gpa));
@@ -148,7 +176,13 @@ impl Scene {
 
 #[test]
 fn two_regions_of_a_program_are_found_and_mapped_to_two_caches() {
-    let mut scene = Scene::new("unify,q_us=100,least_us=100,most_us=2000,move_us=4");
+    for mode in [Mode::Nested, Mode::Shadow] {
+        regions_are_found_and_mapped(mode);
+    }
+}
+
+fn regions_are_found_and_mapped(mode: Mode) {
+    let mut scene = Scene::in_mode("unify,q_us=100,least_us=100,most_us=2000,move_us=4", mode);
     // Each region is one, and they are mapped to different caches. A round in which one of them was not seen for long may take
     // that back until the next.
     let found = |scene: &Scene| REGIONS.map(|first| scene.kinds(first..first + FRAMES));
@@ -203,7 +237,12 @@ fn nothing_happens_while_it_is_off() {
 
 /// Brings the VCPU into a phase.
 fn in_phase(policy: &str) -> Scene {
-    let mut scene = Scene::new(policy);
+    in_phase_on(policy, Mode::Nested)
+}
+
+/// The same in a mode.
+fn in_phase_on(policy: &str, mode: Mode) -> Scene {
+    let mut scene = Scene::in_mode(policy, mode);
     for n in 0.. {
         assert!(n < 10_000, "no phase begins");
         scene.memlat(1, 10);
@@ -268,9 +307,9 @@ fn an_interrupt_closes_the_current_region() {
 
 #[test]
 fn a_phase_ends_with_other_tables_a_reset_or_no_memory() {
-    // Shadow tables.
+    // Agile paging.
     let mut scene = in_phase("unify");
-    switch(&mut scene.machine.vcpu, &scene.machine.vm, Engine::Shadow, || 0).unwrap();
+    switch(&mut scene.machine.vcpu, &scene.machine.vm, Engine::Agile, || 0).unwrap();
     scene.exit(None);
     assert!(!scene.machine.vcpu.phase.is_on() && scene.machine.vcpu.mmu.tree() == TreeKey::FIRST);
     assert_eq!((scene.has_phase_tables(), scene.counts().rounds), (false, 1));
@@ -285,6 +324,39 @@ fn a_phase_ends_with_other_tables_a_reset_or_no_memory() {
     tables.set_limit(tables.in_use());
     scene.exit(Some(Gpa(0x100_0000)));
     assert!(!scene.machine.vcpu.phase.is_on() && !scene.has_phase_tables());
+    scene.access(REGIONS[0]);
+}
+
+#[test]
+fn a_phase_goes_on_with_other_tables() {
+    let mut scene = in_phase("unify");
+    scene.access(REGIONS[0]);
+    let is_open = |scene: &Scene, frame: u64| {
+        let memory = scene.machine.vm.memory.read();
+        memory.nested.tree(PHASE).is_open(Gfn(frame))
+    };
+    assert!(is_open(&scene, REGIONS[0]));
+    for engine in [Engine::Shadow, Engine::Nested, Engine::Shadow] {
+        switch(&mut scene.machine.vcpu, &scene.machine.vm, engine, || 0).unwrap();
+        scene.access(REGIONS[0]);
+        assert!(is_open(&scene, REGIONS[0]) && scene.machine.vcpu.phase.is_on(), "{engine:?}");
+        // Closed on these tables and the others: the next access is seen.
+        scene.machine.vcpu.interrupts.counts.interrupts += 1;
+        scene.exit(None);
+        assert!(!is_open(&scene, REGIONS[0]) && scene.machine.vcpu.phase.is_on(), "{engine:?}");
+    }
+}
+
+#[test]
+fn a_phase_on_shadow_tables_leaves_nothing_behind() {
+    let mut scene = in_phase_on("unify", Mode::Shadow);
+    scene.access(REGIONS[0]);
+    let shadow_pages = |scene: &Scene| scene.machine.vm.shadow.lock().as_ref().unwrap().statistics().pages;
+    let before = shadow_pages(&scene);
+    scene.machine.vm.regions.want(abi::regions::Regions::Off);
+    scene.exit(None);
+    assert!(!scene.machine.vcpu.phase.is_on() && !scene.has_phase_tables());
+    assert!(shadow_pages(&scene) < before);
     scene.access(REGIONS[0]);
 }
 

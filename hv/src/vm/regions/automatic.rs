@@ -7,7 +7,7 @@ use alloc::vec::Vec;
 use core::sync::atomic::Ordering;
 
 use super::{NotPlaced, PHASE, Records, Regions};
-use crate::arch::addr::Gfn;
+use crate::arch::addr::{Gfn, Hpa};
 use crate::mem::pieces::OutOfMemory;
 use crate::paging::MapError;
 use crate::paging::format::{NestedAttr, PteFormat};
@@ -200,18 +200,22 @@ impl<F: PteFormat<Attr = NestedAttr>, M: HostMemory> Vm<F, M> {
         memory.nested.add_for_phase(PHASE, host)
     }
 
-    /// Frees the tables of a phase. Its VCPU uses others, and flushes before it enters the guest.
-    pub fn end_phase(&self, work: &mut u32) {
+    /// Frees the tables of a phase. Its VCPU uses others, has a root of theirs found, and flushes before it enters the guest.
+    pub fn end_phase(&self, vcpu: u32, work: &mut u32) {
         self.lock_memory(work).nested.remove(PHASE);
+        if let Some(shadow) = &mut *self.lock_shadow(vcpu, work) {
+            let _flushed_with_the_change_of_tables = shadow.end_phase(PHASE);
+        }
     }
 
-    /// Opens pages in the tables of the phase, and closes others there. Translations of those are gone when the VCPU has flushed;
-    /// no other one uses the tables. `opened` gets the pages that were not open, as far as it has room.
+    /// Opens pages in the tables of the phase, and closes others there, in shadow tables too. Translations of those are gone when the
+    /// VCPU has flushed; no other one uses the tables. `opened` gets the pages that were not open, as far as it has room.
     ///
     /// # Errors
     /// No memory for tables: some pages are not open.
     pub fn change_phase(
         &self,
+        vcpu: u32,
         work: &mut u32,
         close: &[Gfn],
         open: impl Iterator<Item = Gfn>,
@@ -226,7 +230,9 @@ impl<F: PteFormat<Attr = NestedAttr>, M: HostMemory> Vm<F, M> {
             }
             let mut result = Ok(());
             for gfn in close {
-                let _flushed_by_the_caller = tree.close_page(*gfn)?;
+                if let Err(error) = tree.close_page(*gfn) {
+                    result = Err(error);
+                }
             }
             for gfn in open {
                 if tree.is_open(gfn) {
@@ -238,6 +244,13 @@ impl<F: PteFormat<Attr = NestedAttr>, M: HostMemory> Vm<F, M> {
                     Ok(_) => {}
                     Err(error) => result = Err(error),
                 }
+            }
+            let p2m = &memory.p2m;
+            if !close.is_empty()
+                && let Some(shadow) = &mut *self.lock_shadow(vcpu, work)
+            {
+                let frames = close.iter().filter_map(|gfn| p2m.peek(gfn.base()).readable());
+                let _flushed_by_the_caller = shadow.close_in_phase(PHASE, frames.map(Hpa::frame));
             }
             (memory.nested.take_retired(), memory.host.clone(), result)
         };

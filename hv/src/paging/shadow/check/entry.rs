@@ -230,8 +230,12 @@ impl<M: TableMemory, F: PteFormat, N: TableMemory, G: GuestMemory> Check<'_, M, 
             return Err(self.report("there is no such memory", id, index, None));
         };
         let page = self.shadow.pool.page(id);
-        if entry.closed_in(page.key.role().tree.domain()).is_some() {
+        let tree = page.key.tree();
+        if entry.closed_in(tree.domain()).is_some() && !tree.is_of_phase() {
             return Err(self.report("the memory is closed in this cache domain", id, index, None));
+        }
+        if level > 1 && tree.is_of_phase() {
+            return Err(self.report("a leaf is of more than the page that is open", id, index, None));
         }
         if raw & WRITE != 0 && self.shadow.guards(self.shadow.pool.page(id).key, index) {
             return Err(self.report("the guest can write to a guarded page", id, index, None));

@@ -77,6 +77,7 @@ impl<F: Modelled> Machine<'_, F> {
                 | ShadowOutcome::RomWrite(gpa)
                 | ShadowOutcome::WriteProtected(gpa)
                 | ShadowOutcome::NotMapped(gpa) => stopped(gpa),
+                ShadowOutcome::InPhase | ShadowOutcome::Touched { .. } => Err("no phase has begun".into()),
                 ShadowOutcome::Closed(gpa, home) => Err(format!("{gpa} is closed to all but {home}")),
                 ShadowOutcome::Retry => Err("there is no other processor".into()),
             };

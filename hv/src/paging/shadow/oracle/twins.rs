@@ -37,6 +37,12 @@ pub enum Omits {
     LosePages,
     /// Leaves stay where memory is closed in a cache domain.
     Close,
+    /// Leaves stay where memory is closed in a phase.
+    PhaseClose,
+    /// The VCPU's processor does not flush what is closed in its phase.
+    PhaseFlush,
+    /// The tables of a phase stay when it ends.
+    PhaseEnd,
     /// Shadow pages that are kept over a time on nested tables are not compared: not a change of the P2m, but of the engine.
     Compare,
     /// The engine leaves this out at all times. The accesses alone must tell: its own check is left out, too.
@@ -49,7 +55,10 @@ pub enum Omits {
 impl Omits {
     /// Whether the accesses alone must tell.
     pub fn is_unchecked(self) -> bool {
-        matches!(self, Omits::Engine(_) | Omits::Invlpg)
+        matches!(
+            self,
+            Omits::Engine(_) | Omits::Invlpg | Omits::PhaseClose | Omits::PhaseFlush | Omits::PhaseEnd
+        )
     }
 
     /// Whether the step is one of a trace with this seed: not where there is no pager, or no page migrates.

@@ -344,7 +344,7 @@ impl<M: TableMemory, F: PteFormat> Pool<M, F> {
     }
 
     /// All leaves: page, index, entry.
-    #[cfg(test)]
+    #[cfg(any(test, feature = "testing"))]
     pub(in super::super) fn leaves(&self) -> impl Iterator<Item = (PageId, usize, u64)> + '_ {
         let ids = (0..self.pages.len() as PageId).filter(|&id| self.page(id).is_in_use());
         let entries =

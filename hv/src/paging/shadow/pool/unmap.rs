@@ -9,6 +9,7 @@ use super::*;
 use crate::arch::addr::Hpa;
 use crate::mem::table_memory::TableMemory;
 use crate::paging::format::PteFormat;
+use crate::paging::tree_key::TreeKey;
 
 /// Heads of lists that are looked at together.
 const TOGETHER: usize = 8;
@@ -54,6 +55,22 @@ impl<M: TableMemory, F: PteFormat> Pool<M, F> {
         let gone = parts.unmap(&mut lists[list], list, to, level);
         *stale |= gone;
         gone != 0
+    }
+
+    /// Takes the leaves of level 1 away that lead to a frame in the pages of one set of tables.
+    pub(in super::super) fn unmap_in(&mut self, tree: TreeKey, frame: Hfn) {
+        let to = frame.base().0;
+        let mut slot = self.lists[self.reverse_map(to, 1)];
+        while slot != NONE {
+            let (id, index) = place(slot);
+            let page = self.page(id);
+            let key = page.key;
+            let raw = self.memory.load(page.frame, index);
+            slot = Record::of(page, index).after(&self.memory);
+            if raw & leaf_address(1) == to && key.level() == 1 && key.tree() == tree {
+                self.zap(id, index);
+            }
+        }
     }
 }
 

@@ -48,6 +48,10 @@ impl<F: Modelled> Several<F> {
             let outcome = self.engine(v, |shadow, p2m, memory, state| {
                 shadow.fault(AddressSpace::new(p2m, memory, state), PageFault::new(gva, access))
             });
+            let outcome = match outcome {
+                ShadowOutcome::InPhase => self.fault_in_phase(v, PageFault::new(gva, access))?,
+                outcome => outcome,
+            };
             world.log(|| format!("    VCPU {v}: {gva} {access:?}: {outcome:x?}"));
             let p2m = world.p2m.borrow();
             let outcome = match outcome {
@@ -65,6 +69,9 @@ impl<F: Modelled> Several<F> {
                         Some(hpa) => Ok(Some((hpa, true))),
                         None => Err(format!("a write to {gpa} is to be emulated")),
                     };
+                }
+                ShadowOutcome::Touched { .. } | ShadowOutcome::InPhase => {
+                    unreachable!("it was one of a phase")
                 }
                 ShadowOutcome::Closed(gpa, home) => {
                     drop(p2m);

@@ -23,6 +23,7 @@ impl<F: Modelled> Several<F> {
 
     /// VCPU `v` leads the VM to agile paging.
     pub(super) fn begin_agile(&mut self, v: usize, random: &mut Random) {
+        self.end_phase();
         self.call_off_all_but(v);
         let times = layout::agile_times(random);
         (self.agile, self.keeps_upper) = (Some(times), false);

@@ -1,7 +1,7 @@
 //! A VCPU: its registers, what its processor remembers, and what may still be remembered of each address.
 
 use super::Fault;
-use super::world::{World, arena, belongs};
+use super::world::{World, arena};
 use crate::arch::Access;
 use crate::arch::addr::{Gpa, Gva, Hpa, PAGE_SIZE};
 use crate::arch::state::cr4;
@@ -96,7 +96,7 @@ impl Cpu {
         let gva = self.probes[probe].gva;
         let p2m = world.p2m.borrow();
         if let Outcome::Done(hpa) = outcome
-            && !belongs(&p2m, hpa, access, self.tree.domain())
+            && !world.belongs(&p2m, hpa, access, self.tree)
         {
             return Err(format!(
                 "{gva} {access:?} leads to {hpa}, which is not the guest's or closed in {:?}",

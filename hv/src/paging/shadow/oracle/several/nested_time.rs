@@ -70,6 +70,12 @@ impl<F: Modelled> Several<F> {
         let probe = (random.draw() % probes) as usize;
         // A flush of the guest's own stands for this moment.
         self.world.flush_point.set(self.world.changes.borrow().len());
+        if self.phase_of() == Some(v) && random.once_in(4) {
+            self.close_all();
+            if random.once_in(4) {
+                self.end_tables(v);
+            }
+        }
         match random.draw() % 8 {
             0..3 => {
                 let at = Gpa(self.entry_on_way(v, probe, random).0 & !7);

@@ -92,6 +92,7 @@ impl<F: Modelled> Several<F> {
             61 if self.world.pager.is_some() && !random.once_in(3) => self.page_out(v, &mut random)?,
             61 if self.world.mover.is_some() && !random.once_in(3) => self.migrate(v, &mut random)?,
             61 => self.move_memory(v, &mut random)?,
+            62 if !random.once_in(3) => self.change_phase(v, &mut random),
             62 => self.world.cpus[v].borrow_mut().place = Place::Descheduled,
             63 if random.once_in(2) => self.page_out(v, &mut random)?,
             _ => (0..4).for_each(|_| self.world.race()),
@@ -162,9 +163,10 @@ impl<F: Modelled> Several<F> {
 
     /// The VCPU uses another set of tables.
     fn select(&mut self, v: usize, random: &mut Random) {
-        let tree =
-            TreeKey::new((random.draw() % 2) as u8, (random.draw() % 2) as u8).expect("there are four each");
-        self.use_tree(v, tree);
+        let tree = TreeKey::new((random.draw() % 2) as u8, 0).expect("there are four");
+        if self.phase_of() != Some(v) {
+            self.use_tree(v, tree);
+        }
     }
 
     /// The VCPU does as another one does: same registers.

@@ -5,6 +5,7 @@
 //! the tables. Requests go through the mailboxes of VCPUs and PCPUs as in the hypervisor (`vmm::others`).
 
 use super::cpu::{Cpu, Place};
+use super::phases::Phase;
 use super::{Fault, Guest};
 use crate::arch::Access;
 use crate::arch::addr::{Gpa, Hfn, Hpa, PAGE_SIZE};
@@ -74,6 +75,8 @@ pub struct World {
     pub pager: Option<Arc<Pager>>,
     /// Moves its pages, in some of the others.
     pub mover: Option<Mover>,
+    /// The phase of regioning that a VCPU is in.
+    pub phase: RefCell<Option<Phase>>,
     /// What the hypervisor leaves out of each change of the P2m.
     pub omits: Cell<Omits>,
 }
@@ -100,6 +103,7 @@ impl World {
             is_changing: Cell::new(false),
             pager: None,
             mover: None,
+            phase: RefCell::default(),
             omits: Cell::default(),
         }
     }
@@ -377,13 +381,4 @@ impl GuestMemory for Raced<'_> {
         self.world.race_once_in(4);
         self.walked.compare_exchange(gpa, size, old, new)
     }
-}
-
-/// Where an access that nothing stops leads is the guest's memory, can be written if it writes, and is open in the cache domain.
-pub fn belongs(p2m: &Guest, hpa: Hpa, access: Access, domain: u8) -> bool {
-    let page = Hpa(hpa.0 & !(PAGE_SIZE - 1));
-    (0..layout::RAM / PAGE_SIZE).map(|page| p2m.peek(Gpa(page * PAGE_SIZE))).any(|entry| {
-        let there = if access.write { entry.writable() } else { entry.readable() };
-        there == Some(page) && entry.closed_in(domain).is_none()
-    })
 }
