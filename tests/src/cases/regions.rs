@@ -5,11 +5,11 @@ use std::ops::Range;
 use anyhow::{Context as _, Result, ensure};
 use serde_json::Value;
 
-use super::{Case, boot::read_stats, only};
+use super::{Case, SHADOW, boot::read_stats, only};
 use crate::context::Context;
 
 pub const CASES: &[Case] = &[
-    only("qemu-svm", "regions: those of a program are found", |c| found(c).map(drop)),
+    only("qemu-svm", "regions: those of a program are found", |c| found(c).map(drop)).also(SHADOW),
     // Whether the conditions for it hold in a round depends on how long visits take: on a busy machine in about one of three runs they
     // never do.
     only("qemu-svm", "regions: those of a program are mapped to two caches", spread).at_length(),
