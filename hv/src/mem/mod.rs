@@ -18,6 +18,7 @@ pub mod pager;
 pub mod pieces;
 pub mod ranges;
 pub mod replace;
+pub mod replacement;
 pub mod table_memory;
 pub mod tables;
 pub mod tier;

@@ -152,16 +152,19 @@ pub fn about(source: &mut dyn Source) -> Result<About, TraceError> {
     }
 }
 
+/// Memory of this machine, as everywhere else.
+const MEMORY: &str = "memory for a policy's tables";
+
 fn memory<'a>(choice: &Choice, frames: u32, future: &'a Future) -> Box<dyn Memory + 'a> {
     match choice.kind {
         Kind::Opt => Box::new(Opt::new(future, frames)),
-        Kind::Clock => Box::new(Frames::new(Clock::new(frames), frames)),
-        Kind::ClockPro => Box::new(Frames::new(ClockPro::new(frames), frames)),
-        Kind::Seq => Box::new(Frames::new(Seq::new(frames), frames)),
-        Kind::Apr => Box::new(Frames::new(Apr::new(frames, choice.apr), frames)),
-        Kind::Lru => Box::new(Frames::new(Lru::new(frames), frames)),
-        Kind::S3Fifo => Box::new(Frames::new(S3Fifo::new(frames), frames)),
-        Kind::Sieve => Box::new(Frames::new(Sieve::new(frames), frames)),
+        Kind::Clock => Box::new(Frames::new(Clock::new(frames).expect(MEMORY), frames)),
+        Kind::ClockPro => Box::new(Frames::new(ClockPro::new(frames).expect(MEMORY), frames)),
+        Kind::Seq => Box::new(Frames::new(Seq::new(frames).expect(MEMORY), frames)),
+        Kind::Apr => Box::new(Frames::new(Apr::new(frames, choice.apr).expect(MEMORY), frames)),
+        Kind::Lru => Box::new(Frames::new(Lru::new(frames).expect(MEMORY), frames)),
+        Kind::S3Fifo => Box::new(Frames::new(S3Fifo::new(frames).expect(MEMORY), frames)),
+        Kind::Sieve => Box::new(Frames::new(Sieve::new(frames).expect(MEMORY), frames)),
     }
 }
 

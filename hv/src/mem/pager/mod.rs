@@ -28,7 +28,6 @@ pub mod frames;
 #[cfg(any(test, feature = "testing"))]
 mod fuzz;
 mod place;
-pub mod replacement;
 mod state;
 pub mod store;
 #[cfg(test)]
@@ -54,6 +53,7 @@ pub use self::fuzz::fuzz_one;
 use self::state::State;
 use crate::arch::addr::{Gfn, Hfn};
 use crate::mem::pieces::OutOfMemory;
+use crate::mem::replacement::Replacement;
 
 /// Pages that are evicted together: one shootdown for all.
 pub const BATCH: usize = 32;
@@ -217,7 +217,7 @@ impl Pager {
 
     /// What [`Pager::new`] takes of the heap, at most.
     pub const fn heap_bytes(budget: Budget, policy: PolicyName) -> u64 {
-        let slots = budget.resident as u64 * replacement::Replacement::heap_bytes(policy);
+        let slots = budget.resident as u64 * Replacement::heap_bytes(policy);
         // The last for what arrives while others have lost their frames.
         (64 << 10) + slots + budget.store as u64 * 8 + budget.reserve as u64 * 16 + budget.resident as u64 * 8
     }
@@ -336,7 +336,7 @@ impl Pager {
     /// Forgets all contents, for a reset: nothing was ever touched. No processor and no table knows any page.
     pub fn reset(&self) {
         let mut state = self.state.lock();
-        state.reset(self.policy);
+        state.reset();
         self.failure.store(0, Ordering::Release);
         self.wants_service.store(false, Ordering::Release);
     }

@@ -10,12 +10,12 @@ use super::arrivals::Arrivals;
 use super::counts::Counts;
 use super::disk::Disk;
 use super::place::{Packed, Place};
-use super::replacement::Replacement;
 use super::store::Store;
 use super::{BATCH, Budget, Failure, FrameMemory, Pages, Resident, Span};
 use crate::arch::addr::{Gfn, Hfn, PAGE_SIZE};
 use crate::mem::pieces::{OutOfMemory, Pieces};
 use crate::mem::replace::{AccessBits, NONE, Page, Slot};
+use crate::mem::replacement::Replacement;
 
 pub(super) const PAGE: usize = PAGE_SIZE as usize;
 /// What compression may write: lz4 makes a page that does not compress a little longer.
@@ -110,7 +110,7 @@ impl State {
             places: Pieces::new(span.pages() as usize, Packed::default)?,
             slots: Pieces::new(slots as usize, InFrame::default)?,
             resident: 0,
-            policy: Replacement::new(policy, slots),
+            policy: Replacement::new(policy, slots)?,
             arrivals,
             vacant: 0,
             leaving,
@@ -341,10 +341,11 @@ impl State {
     }
 
     /// See [`Pager::reset`](super::Pager::reset).
-    pub(super) fn reset(&mut self, policy: PolicyName) {
+    pub(super) fn reset(&mut self) {
+        // The last first, so that slots are given out from the first on again. What the policy remembers of pages that are gone stays.
+        (0..self.resident).rev().for_each(|slot| self.policy.remove(slot));
         self.give_all_back();
         self.places.for_each_mut(|place| *place = Packed::default());
-        self.policy = Replacement::new(policy, self.budget.resident);
         (self.scanned, self.spilled) = (0, 0);
     }
 

@@ -59,16 +59,15 @@ impl Store {
     /// No memory for its tables: 72 bytes for each frame, and 8 on the heap.
     pub fn new(most: u32) -> Result<Store, OutOfMemory> {
         let most = most.clamp(1, MOST_FRAMES);
-        let mut store = Store {
+        let (links, unused) = Links::free(most as usize).map_err(|_| OutOfMemory)?;
+        Ok(Store {
             frames: Pieces::new(most as usize, Frame::default)?,
             next: Pieces::new((most * EACH) as usize, || NONE)?,
-            links: Links::new(most as usize),
+            links,
             partial: List::EMPTY,
-            unused: List::EMPTY,
+            unused,
             blocks: 0,
-        };
-        (0..most).rev().for_each(|number| store.links.push_head(&mut store.unused, number));
-        Ok(store)
+        })
     }
 
     /// Frames that it has now.

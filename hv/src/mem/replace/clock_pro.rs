@@ -3,12 +3,14 @@
 //! the hand for hot pages. A cold page that is accessed again in its test period becomes hot, and more cold pages are allowed; each
 //! test period that ends without an access allows fewer.
 
-use alloc::{vec, vec::Vec};
+use alloc::{collections::TryReserveError, vec::Vec};
 
 use super::{
     AccessBits, NONE, Object, Page, Placement, Policy, Slot, bytes_of, frames_in_range,
     index::Index,
     links::{Links, List},
+    slots::Slots,
+    table,
 };
 
 /// A page in the list.
@@ -48,32 +50,37 @@ pub struct ClockPro {
     free: List,
     hands: [u32; 3],
     index: Index,
+    slots: Slots,
 }
 
 impl ClockPro {
     /// For this many frames. All are for cold pages at first.
-    pub fn new(frames: u32) -> ClockPro {
+    ///
+    /// # Errors
+    /// No memory.
+    pub fn new(frames: u32) -> Result<ClockPro, TryReserveError> {
         let frames = frames_in_range(frames);
         let entries = 2 * frames as usize + 1;
-        let (mut links, mut free) = (Links::new(entries), List::EMPTY);
-        (0..entries as u32).for_each(|entry| links.push_head(&mut free, entry));
-        ClockPro {
+        let (links, free) = Links::free(entries)?;
+        Ok(ClockPro {
             frames,
             cold_allowed: frames,
             hot: 0,
             cold: 0,
             ghosts: 0,
-            entries: vec![Entry { page: Page(0), slot: NONE, hot: false, tested: false }; entries],
+            entries: table(entries, Entry { page: Page(0), slot: NONE, hot: false, tested: false })?,
             links,
             list: List::EMPTY,
             free,
             hands: [NONE; 3],
-            index: Index::new(entries),
-        }
+            index: Index::new(entries)?,
+            slots: Slots::new(frames)?,
+        })
     }
 
     /// The entry under a hand, which goes on to the next one.
-    fn pass(&mut self, hand: Hand) -> u32 {
+    fn pass(&mut self, hand: Hand, bits: &mut impl AccessBits) -> u32 {
+        bits.search(1);
         let entry = self.hands[hand as usize];
         self.hands[hand as usize] = self.links.around(&self.list, entry);
         entry
@@ -131,7 +138,7 @@ impl ClockPro {
         // Twice round; then the next one, whatever its bit says.
         let mut left = 2 * self.list.len;
         loop {
-            let entry = self.pass(Hand::Hot);
+            let entry = self.pass(Hand::Hot, bits);
             let Entry { slot, hot, tested, .. } = self.entries[entry as usize];
             left = left.saturating_sub(1);
             if hot && (!bits.take(slot) || left == 0) {
@@ -145,14 +152,14 @@ impl ClockPro {
         }
     }
 
-    /// Evicts a cold page.
-    fn evict(&mut self, bits: &mut impl AccessBits) -> Slot {
+    /// Evicts a cold page; its slot.
+    fn replace(&mut self, bits: &mut impl AccessBits) -> Slot {
         let mut left = 4 * self.list.len;
         loop {
             if self.cold == 0 {
                 self.demote_one(bits);
             }
-            let entry = self.pass(Hand::Cold);
+            let entry = self.pass(Hand::Cold, bits);
             let Entry { slot, hot, tested, .. } = self.entries[entry as usize];
             left = left.saturating_sub(1);
             if hot || slot == NONE {
@@ -163,10 +170,10 @@ impl ClockPro {
                 self.entries[entry as usize].slot = NONE;
                 if tested {
                     self.ghosts += 1;
-                    self.limit_ghosts();
                 } else {
                     self.forget(entry);
                 }
+                self.limit_ghosts(bits);
                 return slot;
             }
             self.unlink(entry);
@@ -181,9 +188,9 @@ impl ClockPro {
     }
 
     /// Ends test periods until there are no more ghosts than frames.
-    fn limit_ghosts(&mut self) {
+    fn limit_ghosts(&mut self, bits: &mut impl AccessBits) {
         while self.ghosts > self.frames {
-            let entry = self.pass(Hand::Test);
+            let entry = self.pass(Hand::Test, bits);
             if self.entries[entry as usize].tested {
                 self.end_test(entry);
             }
@@ -194,10 +201,14 @@ impl ClockPro {
 impl Policy for ClockPro {
     fn fault(&mut self, page: Page, _object: Object, bits: &mut impl AccessBits) -> Placement {
         let used = self.hot + self.cold;
-        let placement =
-            if used < self.frames { Placement::free(used) } else { Placement::evicting(self.evict(bits)) };
+        let placement = if used < self.frames {
+            Placement::free(self.slots.free())
+        } else {
+            Placement::evicting(self.replace(bits))
+        };
         // Looked for now: making room may have ended its test period.
         let ghost = self.index.find(page);
+        self.slots.set(placement, if ghost == NONE { self.free.head } else { ghost });
         if ghost == NONE {
             let entry = self.free.head;
             self.links.remove(&mut self.free, entry);
@@ -214,11 +225,30 @@ impl Policy for ClockPro {
         placement
     }
 
+    fn evict(&mut self, bits: &mut impl AccessBits) -> Slot {
+        let slot = self.replace(bits);
+        self.slots.give_back(slot);
+        slot
+    }
+
+    fn remove(&mut self, slot: Slot) {
+        let entry = self.slots.give_back(slot);
+        *(if self.entries[entry as usize].hot { &mut self.hot } else { &mut self.cold }) -= 1;
+        self.forget(entry);
+    }
+
+    /// Frames that come are for cold pages, and those that go were.
+    fn limit(&mut self, frames: u32) {
+        let frames = frames.clamp(1, self.slots.len());
+        let hot_allowed = self.frames - self.cold_allowed;
+        (self.frames, self.cold_allowed) = (frames, frames.saturating_sub(hot_allowed).max(1));
+    }
+
     fn ghosts(&self) -> usize {
         self.ghosts as usize
     }
 
     fn bytes(&self) -> usize {
-        bytes_of(&self.entries) + self.links.bytes() + self.index.bytes()
+        bytes_of(&self.entries) + self.links.bytes() + self.index.bytes() + self.slots.bytes()
     }
 }

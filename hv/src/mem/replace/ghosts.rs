@@ -1,17 +1,20 @@
 //! Pages that are remembered for a while after their eviction: a queue of fixed length, out of which a page may be taken.
 
-use alloc::{vec, vec::Vec};
+use alloc::{collections::TryReserveError, vec::Vec};
 
 use super::{
     NONE, Page, bytes_of,
     index::Index,
     links::{Links, List},
+    table,
 };
 
 /// The queue.
 #[derive(Clone, Debug)]
 pub struct Ghosts {
     pages: Vec<Page>,
+    /// Pages that it may have, below the length of the table.
+    most: u32,
     links: Links,
     queue: List,
     /// Entries that hold no page.
@@ -21,19 +24,29 @@ pub struct Ghosts {
 
 impl Ghosts {
     /// Of this many pages at most.
-    pub fn new(most: usize) -> Ghosts {
-        let (mut links, mut free) = (Links::new(most), List::EMPTY);
-        (0..most as u32).for_each(|entry| links.push_head(&mut free, entry));
-        Ghosts { pages: vec![Page(0); most], links, queue: List::EMPTY, free, index: Index::new(most) }
+    ///
+    /// # Errors
+    /// No memory.
+    pub fn new(most: usize) -> Result<Ghosts, TryReserveError> {
+        let (links, free) = Links::free(most)?;
+        let pages = table(most, Page(0))?;
+        Ok(Ghosts { pages, most: most as u32, links, queue: List::EMPTY, free, index: Index::new(most)? })
+    }
+
+    /// It may have so many pages from now on. What is above that goes with later pages, two for each.
+    pub fn limit(&mut self, most: u32) {
+        self.most = most.min(self.pages.len() as u32);
     }
 
     /// Remembers a page that is not in the queue, in the place of the oldest if it is full.
     pub fn push(&mut self, page: Page) {
-        if self.free.len == 0 {
-            match self.queue.tail {
-                NONE => return,
-                oldest => self.take(self.pages[oldest as usize]),
-            };
+        for _ in 0..2 {
+            if self.queue.tail != NONE && self.queue.len >= self.most {
+                self.take(self.pages[self.queue.tail as usize]);
+            }
+        }
+        if self.most == 0 || self.free.len == 0 {
+            return;
         }
         let entry = self.free.head;
         self.links.remove(&mut self.free, entry);

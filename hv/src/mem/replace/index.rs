@@ -1,9 +1,9 @@
 //! Finds a page's entry: a table of fixed size with open addressing, twice as large as what it may hold, so that probes are short.
 //! The hash is seeded by nothing: a guest that chooses page numbers to collide costs its own faults time, up to the table's size.
 
-use alloc::{vec, vec::Vec};
+use alloc::{collections::TryReserveError, vec::Vec};
 
-use super::{NONE, Page, bytes_of};
+use super::{NONE, Page, bytes_of, table};
 
 /// The table.
 #[derive(Clone, Debug)]
@@ -15,9 +15,12 @@ pub struct Index {
 
 impl Index {
     /// For this many pages at most.
-    pub fn new(most: usize) -> Index {
+    ///
+    /// # Errors
+    /// No memory.
+    pub fn new(most: usize) -> Result<Index, TryReserveError> {
         let places = (2 * most.max(1)).next_power_of_two();
-        Index { places: vec![(Page(0), NONE); places], shift: 64 - places.trailing_zeros() }
+        Ok(Index { places: table(places, (Page(0), NONE))?, shift: 64 - places.trailing_zeros() })
     }
 
     fn home(&self, page: Page) -> usize {
@@ -91,7 +94,7 @@ mod tests {
     proptest! {
         #[test]
         fn is_a_map(steps in proptest::collection::vec((0u64..40, any::<bool>()), 1..300)) {
-            let (mut index, mut model) = (Index::new(40), BTreeMap::new());
+            let (mut index, mut model) = (Index::new(40).unwrap(), BTreeMap::new());
             for (n, (page, remove)) in steps.into_iter().enumerate() {
                 // Multiples of a large number, so that homes coincide.
                 let page = Page(page << 59 | page);

@@ -1,8 +1,8 @@
 //! Doubly linked lists over tables of indexes: several lists may share one table, as long as an entry is in one of them at most.
 
-use alloc::{vec, vec::Vec};
+use alloc::{collections::TryReserveError, vec::Vec};
 
-use super::{NONE, bytes_of};
+use super::{NONE, bytes_of, table};
 
 /// Neighbours of each entry.
 #[derive(Clone, Debug)]
@@ -26,8 +26,31 @@ impl List {
 
 impl Links {
     /// For this many entries.
-    pub fn new(entries: usize) -> Links {
-        Links(vec![[NONE; 2]; entries])
+    ///
+    /// # Errors
+    /// No memory.
+    pub fn new(entries: usize) -> Result<Links, TryReserveError> {
+        Ok(Links(table(entries, [NONE; 2])?))
+    }
+
+    /// For this many entries, all of which are in one list, in their order.
+    ///
+    /// # Errors
+    /// No memory.
+    pub fn free(entries: usize) -> Result<(Links, List), TryReserveError> {
+        let (mut links, mut all) = (Links::new(entries)?, List::EMPTY);
+        (0..entries as u32).rev().for_each(|entry| links.push_head(&mut all, entry));
+        Ok((links, all))
+    }
+
+    /// Entries.
+    pub fn len(&self) -> u32 {
+        self.0.len() as u32
+    }
+
+    /// Whether there is no entry.
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
     }
 
     /// The entry before this one, towards the head, or [`NONE`].

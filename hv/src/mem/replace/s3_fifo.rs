@@ -4,12 +4,13 @@
 //!
 //! It counts accesses, up to 3: [`Policy::touch`].
 
-use alloc::{vec, vec::Vec};
+use alloc::{collections::TryReserveError, vec::Vec};
 
 use super::{
     AccessBits, Object, Page, Placement, Policy, Slot, bytes_of, frames_in_range,
     ghosts::Ghosts,
     links::{Links, List},
+    table,
 };
 
 /// Accesses that are counted.
@@ -25,6 +26,9 @@ pub struct S3Fifo {
     links: Links,
     small: List,
     main: List,
+    free: List,
+    /// The queue that the page in a slot is in.
+    is_main: Vec<bool>,
     pages: Vec<Page>,
     counts: Vec<u8>,
     ghosts: Ghosts,
@@ -32,64 +36,106 @@ pub struct S3Fifo {
 
 impl S3Fifo {
     /// For this many frames.
-    pub fn new(frames: u32) -> S3Fifo {
+    ///
+    /// # Errors
+    /// No memory.
+    pub fn new(frames: u32) -> Result<S3Fifo, TryReserveError> {
         let frames = frames_in_range(frames);
-        S3Fifo {
+        let (links, free) = Links::free(frames as usize)?;
+        Ok(S3Fifo {
             frames,
-            small_frames: (frames / 10).max(1),
-            links: Links::new(frames as usize),
+            small_frames: small_of(frames),
+            links,
             small: List::EMPTY,
             main: List::EMPTY,
-            pages: vec![Page(0); frames as usize],
-            counts: vec![0; frames as usize],
-            ghosts: Ghosts::new((u64::from(frames) * 9 / 10) as usize),
-        }
+            free,
+            is_main: table(frames as usize, false)?,
+            pages: table(frames as usize, Page(0))?,
+            counts: table(frames as usize, 0)?,
+            ghosts: Ghosts::new(ghosts_of(frames) as usize)?,
+        })
     }
 
-    fn evict(&mut self) -> Slot {
+    /// The page that is to go. Who calls it removes the page.
+    fn victim(&mut self, bits: &mut impl AccessBits) -> Slot {
         let main_frames = self.frames - self.small_frames;
         if self.main.len <= main_frames {
             while self.small.len > 0 {
                 let slot = self.small.tail;
-                self.links.remove(&mut self.small, slot);
+                bits.search(1);
                 if self.counts[slot as usize] < MOVES_ON {
                     self.ghosts.push(self.pages[slot as usize]);
                     return slot;
                 }
-                self.links.push_head(&mut self.main, slot);
-                self.counts[slot as usize] = 0;
+                self.links.remove(&mut self.small, slot);
+                self.push(slot, true);
             }
         }
         loop {
             // Ends: counts only fall here. One of the queues has a page, and the small one has none when the main one has none.
             let slot = self.main.tail;
-            self.links.remove(&mut self.main, slot);
+            bits.search(1);
             match &mut self.counts[slot as usize] {
                 0 => return slot,
                 count => *count -= 1,
             }
+            self.links.remove(&mut self.main, slot);
             self.links.push_head(&mut self.main, slot);
         }
     }
+
+    /// Puts a page into a queue, without an access.
+    fn push(&mut self, slot: Slot, is_main: bool) {
+        self.links.push_head(if is_main { &mut self.main } else { &mut self.small }, slot);
+        self.is_main[slot as usize] = is_main;
+        self.counts[slot as usize] = 0;
+    }
+}
+
+/// Frames of the small queue.
+fn small_of(frames: u32) -> u32 {
+    (frames / 10).max(1)
+}
+
+/// Pages that are remembered.
+fn ghosts_of(frames: u32) -> u32 {
+    (u64::from(frames) * 9 / 10) as u32
 }
 
 impl Policy for S3Fifo {
     const TOUCHES: bool = true;
 
-    fn fault(&mut self, page: Page, _object: Object, _bits: &mut impl AccessBits) -> Placement {
+    fn fault(&mut self, page: Page, _object: Object, bits: &mut impl AccessBits) -> Placement {
         let returns = self.ghosts.take(page);
         let used = self.small.len + self.main.len;
-        let placement =
-            if used < self.frames { Placement::free(used) } else { Placement::evicting(self.evict()) };
-        let slot = placement.slot;
-        if returns || (!placement.evicts && self.small.len >= self.small_frames) {
-            self.links.push_head(&mut self.main, slot);
+        let placement = if used < self.frames {
+            Placement::free(self.free.head)
         } else {
-            self.links.push_head(&mut self.small, slot);
-        }
+            Placement::evicting(self.evict(bits))
+        };
+        let slot = placement.slot;
+        self.links.remove(&mut self.free, slot);
+        self.push(slot, returns || (!placement.evicts && self.small.len >= self.small_frames));
         self.pages[slot as usize] = page;
-        self.counts[slot as usize] = 0;
         placement
+    }
+
+    fn evict(&mut self, bits: &mut impl AccessBits) -> Slot {
+        let slot = self.victim(bits);
+        self.remove(slot);
+        slot
+    }
+
+    fn remove(&mut self, slot: Slot) {
+        let queue = if self.is_main[slot as usize] { &mut self.main } else { &mut self.small };
+        self.links.remove(queue, slot);
+        self.links.push_head(&mut self.free, slot);
+    }
+
+    fn limit(&mut self, frames: u32) {
+        self.frames = frames.clamp(1, self.links.len());
+        self.small_frames = small_of(self.frames);
+        self.ghosts.limit(ghosts_of(self.frames));
     }
 
     fn touch(&mut self, slot: Slot, times: u32) {
@@ -102,6 +148,10 @@ impl Policy for S3Fifo {
     }
 
     fn bytes(&self) -> usize {
-        self.links.bytes() + bytes_of(&self.pages) + bytes_of(&self.counts) + self.ghosts.bytes()
+        self.links.bytes()
+            + bytes_of(&self.pages)
+            + bytes_of(&self.counts)
+            + bytes_of(&self.is_main)
+            + self.ghosts.bytes()
     }
 }

@@ -1,6 +1,6 @@
 //! Sequences of page faults at neighbouring pages, as SEQ tells loops over arrays from other accesses: a table of fixed length.
 
-use alloc::vec::Vec;
+use alloc::{collections::TryReserveError, vec::Vec};
 
 use super::{Page, bytes_of};
 
@@ -96,8 +96,13 @@ pub struct Sequences {
 
 impl Sequences {
     /// An empty table.
-    pub fn new() -> Sequences {
-        Sequences { all: Vec::with_capacity(MOST + 1), now: 0 }
+    ///
+    /// # Errors
+    /// No memory.
+    pub fn new() -> Result<Sequences, TryReserveError> {
+        let mut all = Vec::new();
+        all.try_reserve_exact(MOST + 1)?;
+        Ok(Sequences { all, now: 0 })
     }
 
     /// The sequences.
@@ -160,11 +165,5 @@ impl Sequences {
     /// Bytes of the table.
     pub fn bytes(&self) -> usize {
         bytes_of(&self.all)
-    }
-}
-
-impl Default for Sequences {
-    fn default() -> Self {
-        Self::new()
     }
 }

@@ -3,12 +3,13 @@
 //! LIFO+ goes from the top of a stack to its bottom, then on from the top. When a page is pushed, it begins again at the second
 //! page: the first one has just come.
 
-use alloc::{vec, vec::Vec};
+use alloc::{collections::TryReserveError, vec::Vec};
 
 use super::{
     super::{
         NONE, bytes_of,
         links::{Links, List},
+        table,
     },
     score::Side,
 };
@@ -34,9 +35,12 @@ pub struct Lists {
 
 impl Lists {
     /// For this many entries and objects.
-    pub fn new(entries: usize, objects: usize) -> Lists {
-        let links = [Links::new(entries), Links::new(entries)];
-        Lists { links, global: EMPTY, stacks: vec![EMPTY; objects] }
+    ///
+    /// # Errors
+    /// No memory.
+    pub fn new(entries: usize, objects: usize) -> Result<Lists, TryReserveError> {
+        let links = [Links::new(entries)?, Links::new(entries)?];
+        Ok(Lists { links, global: EMPTY, stacks: table(objects, EMPTY)? })
     }
 
     fn of(&mut self, side: Side, object: u32) -> (&mut Links, &mut Handed) {

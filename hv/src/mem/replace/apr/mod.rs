@@ -8,12 +8,14 @@
 pub mod lists;
 pub mod score;
 
-use alloc::{vec, vec::Vec};
+use alloc::{collections::TryReserveError, vec::Vec};
 
 use super::{
     AccessBits, NONE, Object, Page, Placement, Policy, Slot, bytes_of, frames_in_range,
     index::Index,
     links::{Links, List},
+    slots::Slots,
+    table,
 };
 use lists::Lists;
 use score::{Decay, Score, Side};
@@ -73,32 +75,36 @@ pub struct Apr {
     ghosts: List,
     free: List,
     objects: Vec<Known>,
+    slots: Slots,
     /// The side that always has its way, for tests.
     forced: Option<Side>,
 }
 
 impl Apr {
     /// For this many frames.
-    pub fn new(frames: u32, parameters: Parameters) -> Apr {
+    ///
+    /// # Errors
+    /// No memory.
+    pub fn new(frames: u32, parameters: Parameters) -> Result<Apr, TryReserveError> {
         let frames = frames_in_range(frames);
         // One ghost more than may stay, for a moment.
         let entries = 2 * frames as usize + 1;
         let objects = parameters.objects.clamp(1, 1 << 16) as usize;
-        let (mut order, mut free) = (Links::new(entries), List::EMPTY);
-        (0..entries as u32).for_each(|entry| order.push_head(&mut free, entry));
-        Apr {
+        let (order, free) = Links::free(entries)?;
+        Ok(Apr {
             frames,
             used: 0,
             decay: Decay::new(parameters.decay_milli),
-            entries: vec![NO_ENTRY; entries],
-            index: Index::new(entries),
-            lists: Lists::new(entries, objects),
+            entries: table(entries, NO_ENTRY)?,
+            index: Index::new(entries)?,
+            lists: Lists::new(entries, objects)?,
             order,
             ghosts: List::EMPTY,
             free,
-            objects: vec![Known::default(); objects],
+            objects: table(objects, Known::default())?,
+            slots: Slots::new(frames)?,
             forced: None,
-        }
+        })
     }
 
     /// One side always has its way: then pages go as by that policy alone.
@@ -165,6 +171,7 @@ impl Apr {
         // Twice round: the first time clears access bits. Ghosts that are forgotten on the way were in the list at first.
         for _ in 0..2 * self.lists.len(side, object) {
             let entry = self.lists.pass(side, object);
+            bits.search(1);
             self.fold(entry, bits);
             let found = &mut self.entries[entry as usize];
             if core::mem::take(&mut found.accessed[side as usize]) {
@@ -184,9 +191,10 @@ impl Apr {
     }
 
     /// The next resident page, if a side must have one and has named all.
-    fn any(&mut self, side: Side, object: u32) -> u32 {
+    fn any(&mut self, side: Side, object: u32, bits: &mut impl AccessBits) -> u32 {
         loop {
             // Ends: there is one.
+            bits.search(1);
             let entry = self.lists.pass(side, object);
             if self.entries[entry as usize].slot != NONE {
                 self.entries[entry as usize].named = None;
@@ -197,12 +205,12 @@ impl Apr {
 
     /// A replacement: both sides name a page, and the active one's is evicted.
     fn replace(&mut self, bits: &mut impl AccessBits) -> Slot {
-        let clocks = self.name(Side::Clock, 0, None, bits).unwrap_or_else(|| self.any(Side::Clock, 0));
+        let clocks = self.name(Side::Clock, 0, None, bits).unwrap_or_else(|| self.any(Side::Clock, 0, bits));
         let object = self.entries[clocks as usize].object;
         let active = self.active(object);
         let mut lifos = self.name(Side::Lifo, object, Some(active), bits);
         if active == Side::Lifo && lifos.is_none() {
-            lifos = Some(self.any(Side::Lifo, object));
+            lifos = Some(self.any(Side::Lifo, object, bits));
         }
         let known = &mut self.objects[object as usize];
         known.now = known.now.wrapping_add(1);
@@ -212,13 +220,14 @@ impl Apr {
         if lifos == Some(clocks) {
             self.praise(victim);
             self.forget(victim);
-            return slot;
+        } else {
+            self.judge(Side::Clock, clocks, active);
+            if let Some(lifos) = lifos {
+                self.judge(Side::Lifo, lifos, active);
+            }
         }
-        self.judge(Side::Clock, clocks, active);
-        if let Some(lifos) = lifos {
-            self.judge(Side::Lifo, lifos, active);
-        }
-        if self.ghosts.len > self.frames {
+        // Two at most: of those that a lower limit leaves one goes with each that comes.
+        for _ in 0..2.min(self.ghosts.len.saturating_sub(self.frames)) {
             self.forget(self.ghosts.tail);
         }
         slot
@@ -292,13 +301,31 @@ impl Policy for Apr {
         }
         let placement = if self.used < self.frames {
             self.used += 1;
-            Placement::free(self.used - 1)
+            Placement::free(self.slots.free())
         } else {
             Placement::evicting(self.replace(bits))
         };
         let object = self.known(object) as u32;
+        self.slots.set(placement, self.free.head);
         self.push(page, placement.slot, object, bits);
         placement
+    }
+
+    fn evict(&mut self, bits: &mut impl AccessBits) -> Slot {
+        let slot = self.replace(bits);
+        self.slots.give_back(slot);
+        self.used -= 1;
+        slot
+    }
+
+    fn remove(&mut self, slot: Slot) {
+        let entry = self.slots.give_back(slot);
+        self.forget(entry);
+        self.used -= 1;
+    }
+
+    fn limit(&mut self, frames: u32) {
+        self.frames = frames.clamp(1, self.slots.len());
     }
 
     fn ghosts(&self) -> usize {
@@ -311,5 +338,6 @@ impl Policy for Apr {
             + self.lists.bytes()
             + self.order.bytes()
             + bytes_of(&self.objects)
+            + self.slots.bytes()
     }
 }

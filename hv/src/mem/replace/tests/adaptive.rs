@@ -111,6 +111,27 @@ impl ClockPro {
             }
         }
     }
+}
+
+impl Model for ClockPro {
+    fn access(&mut self, (page, _, times): Reference) -> Outcome {
+        if self.hot.contains(&page) || self.cold.contains(&page) {
+            self.accessed.insert(page);
+            return None;
+        }
+        let evicted = (self.hot.len() + self.cold.len() >= self.frames).then(|| self.evict());
+        if self.circle.pages.contains(&page) {
+            self.becomes_hot(page);
+        } else {
+            self.circle.push(page, HOT);
+            self.cold.insert(page);
+            self.tested.insert(page);
+        }
+        if times > 1 {
+            self.accessed.insert(page);
+        }
+        Some(evicted)
+    }
 
     fn evict(&mut self) -> u64 {
         loop {
@@ -144,26 +165,17 @@ impl ClockPro {
             return page;
         }
     }
-}
 
-impl Model for ClockPro {
-    fn access(&mut self, (page, _, times): Reference) -> Outcome {
-        if self.hot.contains(&page) || self.cold.contains(&page) {
-            self.accessed.insert(page);
-            return None;
+    fn remove(&mut self, page: u64) {
+        self.circle.remove(page);
+        for pages in [&mut self.hot, &mut self.cold, &mut self.tested, &mut self.accessed] {
+            pages.remove(&page);
         }
-        let evicted = (self.hot.len() + self.cold.len() == self.frames).then(|| self.evict());
-        if self.circle.pages.contains(&page) {
-            self.becomes_hot(page);
-        } else {
-            self.circle.push(page, HOT);
-            self.cold.insert(page);
-            self.tested.insert(page);
-        }
-        if times > 1 {
-            self.accessed.insert(page);
-        }
-        Some(evicted)
+    }
+
+    fn limit(&mut self, frames: usize) {
+        let for_hot = self.frames - self.cold_allowed;
+        (self.frames, self.cold_allowed) = (frames, frames.saturating_sub(for_hot).max(1));
     }
 }
 
@@ -316,8 +328,10 @@ impl Apr {
                 self.ghosts.push(page);
             }
         }
-        if self.ghosts.len() > self.frames {
-            self.vanish(self.ghosts[0]);
+        for _ in 0..2 {
+            if self.ghosts.len() > self.frames {
+                self.vanish(self.ghosts[0]);
+            }
         }
         evicted
     }
@@ -334,7 +348,7 @@ impl Model for Apr {
             self.judge(page, false);
             self.vanish(page);
         }
-        let full = self.known.values().filter(|known| known.resident).count() == self.frames;
+        let full = self.known.values().filter(|known| known.resident).count() >= self.frames;
         let evicted = full.then(|| self.replacement());
         let bits = [times > 1, false, false];
         self.known.insert(page, Known { object, resident: true, bits, named: None });
@@ -348,5 +362,17 @@ impl Model for Apr {
             self.known.get_mut(&former).unwrap().bits[2] = false;
         }
         Some(evicted)
+    }
+
+    fn evict(&mut self) -> u64 {
+        self.replacement()
+    }
+
+    fn remove(&mut self, page: u64) {
+        self.vanish(page);
+    }
+
+    fn limit(&mut self, frames: usize) {
+        self.frames = frames;
     }
 }

@@ -63,6 +63,17 @@ impl Seq {
         self.sequences.push(Sequence { pages, times, up: None });
     }
 
+    /// CLOCK's next.
+    fn next(&mut self) -> usize {
+        loop {
+            let slot = self.hand;
+            self.hand = (self.hand + 1) % self.slots.len();
+            if !core::mem::take(&mut self.slots[slot].1) {
+                return slot;
+            }
+        }
+    }
+
     fn victim(&self) -> Option<usize> {
         let long = self.sequences.iter().filter(|sequence| sequence.pages.len() >= 20);
         let mut long: Vec<&Sequence> = long.collect();
@@ -79,22 +90,35 @@ impl Model for Seq {
             return None;
         }
         let mut evicted = None;
-        if self.slots.len() == self.frames {
-            let slot = self.victim().unwrap_or_else(|| {
-                loop {
-                    let slot = self.hand;
-                    self.hand = (self.hand + 1) % self.frames;
-                    if !core::mem::take(&mut self.slots[slot].1) {
-                        return slot;
-                    }
-                }
-            });
+        if self.slots.len() >= self.frames {
+            let slot = self.victim().unwrap_or_else(|| self.next());
             evicted = Some(self.slots[slot].0);
             self.slots[slot] = (page, times > 1);
         } else {
-            self.slots.push((page, times > 1));
+            self.slots.insert(self.hand, (page, times > 1));
+            self.hand = (self.hand + 1) % self.slots.len();
         }
         self.record(page);
         Some(evicted)
+    }
+
+    fn evict(&mut self) -> u64 {
+        let slot = self.victim().unwrap_or_else(|| self.next());
+        let page = self.slots[slot].0;
+        self.remove(page);
+        page
+    }
+
+    fn remove(&mut self, page: u64) {
+        let at = self.slots.iter().position(|slot| slot.0 == page).unwrap();
+        self.slots.remove(at);
+        self.hand -= usize::from(at < self.hand);
+        if self.hand == self.slots.len() {
+            self.hand = 0;
+        }
+    }
+
+    fn limit(&mut self, frames: usize) {
+        self.frames = frames;
     }
 }

@@ -1,9 +1,12 @@
-//! A policy of [`replace`](crate::mem::replace), chosen by name.
+//! A policy of [`replace`](crate::mem::replace), chosen by name: for the [`pager`](crate::mem::pager) of an overcommitted VM, and for what
+//! leaves fast memory ([`tier`](crate::mem::tier)).
 
 use alloc::boxed::Box;
+use alloc::collections::TryReserveError;
 
 use abi::config::Replacement as Name;
 
+use crate::mem::pieces::OutOfMemory;
 use crate::mem::replace::apr::Apr;
 use crate::mem::replace::clock::Clock;
 use crate::mem::replace::clock_pro::ClockPro;
@@ -42,33 +45,54 @@ macro_rules! each {
 
 impl Replacement {
     /// The policy of this name, for this many frames.
-    pub fn new(name: Name, frames: u32) -> Replacement {
-        match name {
-            Name::Clock => Replacement::Clock(Clock::new(frames)),
-            Name::ClockPro => Replacement::ClockPro(ClockPro::new(frames)),
-            Name::Seq => Replacement::Seq(Box::new(Seq::new(frames))),
-            Name::Apr => Replacement::Apr(Box::new(Apr::new(frames, Default::default()))),
-            Name::Lru => Replacement::Lru(Lru::new(frames)),
-            Name::S3Fifo => Replacement::S3Fifo(S3Fifo::new(frames)),
-            Name::Sieve => Replacement::Sieve(Sieve::new(frames)),
-        }
+    ///
+    /// # Errors
+    /// No memory for its tables: [`heap_bytes`](Self::heap_bytes).
+    pub fn new(name: Name, frames: u32) -> Result<Replacement, OutOfMemory> {
+        Self::try_new(name, frames).map_err(|_| OutOfMemory)
+    }
+
+    fn try_new(name: Name, frames: u32) -> Result<Replacement, TryReserveError> {
+        Ok(match name {
+            Name::Clock => Replacement::Clock(Clock::new(frames)?),
+            Name::ClockPro => Replacement::ClockPro(ClockPro::new(frames)?),
+            Name::Seq => Replacement::Seq(Box::new(Seq::new(frames)?)),
+            Name::Apr => Replacement::Apr(Box::new(Apr::new(frames, Default::default())?)),
+            Name::Lru => Replacement::Lru(Lru::new(frames)?),
+            Name::S3Fifo => Replacement::S3Fifo(S3Fifo::new(frames)?),
+            Name::Sieve => Replacement::Sieve(Sieve::new(frames)?),
+        })
     }
 
     /// Bytes of the heap that it takes for each frame, at most (docs/design/0027-page-replacement.md).
     pub const fn heap_bytes(name: Name) -> u64 {
         match name {
-            Name::Clock => 0,
-            Name::Lru | Name::Sieve => 8,
-            Name::Seq => 48,
-            Name::S3Fifo => 80,
-            Name::ClockPro => 184,
-            Name::Apr => 250,
+            Name::Clock | Name::Lru | Name::Sieve => 8,
+            Name::Seq => 56,
+            Name::S3Fifo => 82,
+            Name::ClockPro => 188,
+            Name::Apr => 254,
         }
     }
 
-    /// See [`Policy::fault`]. Pages are of no object: nothing names the guest's allocations to the pager yet.
+    /// See [`Policy::fault`]. Pages are of no object: nothing names the guest's allocations here yet.
     pub fn fault(&mut self, page: Page, bits: &mut impl AccessBits) -> Placement {
         each!(self, policy => policy.fault(page, Object(0), bits))
+    }
+
+    /// See [`Policy::evict`].
+    pub fn evict(&mut self, bits: &mut impl AccessBits) -> Slot {
+        each!(self, policy => policy.evict(bits))
+    }
+
+    /// See [`Policy::remove`].
+    pub fn remove(&mut self, slot: Slot) {
+        each!(self, policy => policy.remove(slot));
+    }
+
+    /// See [`Policy::limit`].
+    pub fn limit(&mut self, frames: u32) {
+        each!(self, policy => policy.limit(frames));
     }
 
     /// The page in this slot was accessed; for policies that count accesses.
