@@ -191,7 +191,7 @@ keys! {
     HOT_LISTED = "hot_listed", HOT_DROPPED = "hot_dropped", LIST_FULL = "list_full", LEAVES_SPLIT = "leaves_split", PASSES = "passes",
     PIECES = "pieces", PIECES_IN = "pieces_in", PIECES_OUT = "pieces_out", PIECES_JOINED = "pieces_joined",
     PAGE_MOVE_TICKS = "page_move_ticks", PIECE_MOVE_TICKS = "piece_move_ticks",
-    TARGET_PER_MILLE = "target_per_mille", TARGET_CALLS = "target_calls",
+    TARGET_PER_MILLE = "target_per_mille", TARGET_CALLS = "target_calls", EVICT_BY = "evict_by",
     // stats.paging.agile
     AGILE = "agile", NESTED_TABLES = "nested_tables", SHADOWED_TABLES = "shadowed_tables", FIRST_WRITES = "first_writes",
     TABLES_TO_NESTED = "tables_to_nested", TABLES_TO_SHADOW = "tables_to_shadow", ROOTS_NESTED = "roots_nested",

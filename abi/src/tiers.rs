@@ -3,6 +3,8 @@
 use core::fmt;
 use core::str::FromStr;
 
+use crate::config::Replacement;
+
 words! {
     /// How the fast memory is divided among the VMs.
     #[derive(Default)]
@@ -37,6 +39,60 @@ words! {
         Threshold = "threshold",
         /// As many of the most accessed as there is room for.
         Histogram = "histogram",
+    }
+}
+
+words! {
+    /// Which pages leave fast memory.
+    #[derive(Default)]
+    Eviction {
+        /// Those without an access in 30 samples, as many as others need room.
+        #[default]
+        Lazy = "lazy",
+        /// Those that this policy of page replacement evicts for others.
+        Clock = "clock",
+        /// See above.
+        ClockPro = "clock-pro",
+        /// See above.
+        Seq = "seq",
+        /// See above.
+        Apr = "apr",
+        /// See above.
+        Lru = "lru",
+        /// See above.
+        S3Fifo = "s3-fifo",
+        /// See above.
+        Sieve = "sieve",
+    }
+}
+
+impl Eviction {
+    /// The policy; `None`: none.
+    pub const fn policy(self) -> Option<Replacement> {
+        match self {
+            Eviction::Lazy => None,
+            Eviction::Clock => Some(Replacement::Clock),
+            Eviction::ClockPro => Some(Replacement::ClockPro),
+            Eviction::Seq => Some(Replacement::Seq),
+            Eviction::Apr => Some(Replacement::Apr),
+            Eviction::Lru => Some(Replacement::Lru),
+            Eviction::S3Fifo => Some(Replacement::S3Fifo),
+            Eviction::Sieve => Some(Replacement::Sieve),
+        }
+    }
+}
+
+impl From<Replacement> for Eviction {
+    fn from(policy: Replacement) -> Eviction {
+        match policy {
+            Replacement::Clock => Eviction::Clock,
+            Replacement::ClockPro => Eviction::ClockPro,
+            Replacement::Seq => Eviction::Seq,
+            Replacement::Apr => Eviction::Apr,
+            Replacement::Lru => Eviction::Lru,
+            Replacement::S3Fifo => Eviction::S3Fifo,
+            Replacement::Sieve => Eviction::Sieve,
+        }
     }
 }
 
@@ -106,6 +162,15 @@ mod tests {
 
     use super::*;
     use std::string::ToString;
+
+    #[test]
+    fn policies_have_the_same_names_everywhere() {
+        for policy in Replacement::ALL {
+            let eviction: Eviction = policy.name().parse().unwrap();
+            assert_eq!((eviction.policy(), Eviction::from(*policy)), (Some(*policy), eviction));
+        }
+        assert_eq!(Eviction::ALL.len(), Replacement::ALL.len() + 1);
+    }
 
     #[test]
     fn ranges() {

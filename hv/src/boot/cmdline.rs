@@ -6,7 +6,7 @@
 //! its own.
 
 use abi::config::Mitigations;
-use abi::tiers::{FastRange, HotPolicy, MAX_FAST_RANGES, Sharing};
+use abi::tiers::{Eviction, FastRange, HotPolicy, MAX_FAST_RANGES, Sharing};
 use arrayvec::ArrayVec;
 use log::LevelFilter;
 
@@ -55,6 +55,8 @@ pub struct HvOptions {
     pub fast_sharing: Sharing,
     /// Which pages it is for.
     pub fast_policy: HotPolicy,
+    /// Which pages leave it.
+    pub fast_evict: Eviction,
     /// Print the hardware report and end.
     pub probe: bool,
     /// A test of the host.
@@ -154,6 +156,7 @@ impl Default for HvOptions {
             fast_mem: ArrayVec::new(),
             fast_sharing: Sharing::default(),
             fast_policy: HotPolicy::default(),
+            fast_evict: Eviction::default(),
             probe: false,
             selftest: None,
         }
@@ -213,6 +216,7 @@ impl HvOptions {
             "fast-mem" => self.fast_mem.try_push(value.parse().ok()?).ok()?,
             "fast-sharing" => self.fast_sharing = value.parse().ok()?,
             "fast-policy" => self.fast_policy = value.parse().ok()?,
+            "fast-evict" => self.fast_evict = value.parse().ok()?,
             "selftest" => self.selftest = Some(SelfTest::parse(value)?),
             "exit" => self.exit = Some(ExitAction::parse(value)?),
             _ => return None,
@@ -260,7 +264,7 @@ mod tests {
 
     #[test]
     fn reads_words_and_lets_later_ones_win() {
-        let line = "palimpsest loglevel=debug exit=halt selftest=write-code telemetry=com2 mitigations=off stats=on consoles=on exit=isa-debug:0xf4  console=com2 pcpus=3 first-pcpu=host lab=0xfc0000000 lab-time=on counters=on samples=20 trace=on records=0xf80000000,8192 fast-mem=64@768 fast-mem=auto fast-mem=1@2 fast-sharing=wss fast-policy=histogram";
+        let line = "palimpsest loglevel=debug exit=halt selftest=write-code telemetry=com2 mitigations=off stats=on consoles=on exit=isa-debug:0xf4  console=com2 pcpus=3 first-pcpu=host lab=0xfc0000000 lab-time=on counters=on samples=20 trace=on records=0xf80000000,8192 fast-mem=64@768 fast-mem=auto fast-mem=1@2 fast-sharing=wss fast-policy=histogram fast-evict=clock-pro";
         let (options, unknown) = HvOptions::parse(line);
         assert_eq!(unknown.as_slice(), ["palimpsest"]);
         let expected = HvOptions {
@@ -285,6 +289,7 @@ mod tests {
                 .collect(),
             fast_sharing: Sharing::Wss,
             fast_policy: HotPolicy::Histogram,
+            fast_evict: Eviction::ClockPro,
             probe: false,
             selftest: Some(SelfTest::WriteCode),
         };

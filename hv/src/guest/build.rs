@@ -7,6 +7,7 @@ use core::fmt;
 use core::ops::Range;
 use core::sync::atomic::AtomicBool;
 
+use abi::config::Replacement;
 use spin::{Mutex, Once, RwLock};
 
 use crate::arch::addr::{Gpa, Hpa, PageSize};
@@ -65,6 +66,22 @@ pub enum BuildError {
         /// MiB of the machine.
         there: u64,
     },
+    /// There is no host memory for the tables by which pages leave fast memory.
+    Evict {
+        /// `fast-evict`.
+        policy: Replacement,
+        /// KiB that they take.
+        kib: u64,
+    },
+    /// The policy does not order that much fast memory.
+    EvictMost {
+        /// `fast-evict`.
+        policy: Replacement,
+        /// MiB that it orders.
+        most: u64,
+        /// MiB of the machine.
+        there: u64,
+    },
     /// Not enough host memory for this, of which the guest wants several.
     Room(&'static str),
     /// No host memory for the tables that map the guest's memory.
@@ -117,6 +134,16 @@ impl fmt::Display for BuildError {
                 f,
                 "`resident_mib` is {resident}, and the guest's share of the host's memory is {share} MiB, for its tables and \
                  evicted pages, too; lower it or give the host more"
+            ),
+            BuildError::Evict { policy, kib } => write!(
+                f,
+                "the host has no memory left for the {kib} KiB of tables of `fast-evict={policy}`; take `fast-evict=clock`, whose tables \
+                 are small, or `lazy`, which needs none (pal: --fast-evict), lower `memory_mib`, or give the host more"
+            ),
+            BuildError::EvictMost { policy, most, there } => write!(
+                f,
+                "`fast-evict={policy}` orders up to {most} MiB of fast memory, and the machine has {there}; take `fast-evict=lazy` \
+                 (pal: --fast-evict) or less `fast-mem`"
             ),
             BuildError::Room(what) => write!(
                 f,

@@ -68,11 +68,17 @@ impl Replacement {
     pub const fn heap_bytes(name: Name) -> u64 {
         match name {
             Name::Clock | Name::Lru | Name::Sieve => 8,
-            Name::Seq => 56,
-            Name::S3Fifo => 82,
+            Name::Seq => 80,
+            Name::S3Fifo => 92,
             Name::ClockPro => 188,
             Name::Apr => 254,
         }
+    }
+
+    /// Bytes of its tables.
+    #[cfg(test)]
+    pub fn bytes(&self) -> usize {
+        each!(self, policy => policy.bytes())
     }
 
     /// See [`Policy::fault`]. Pages are of no object: nothing names the guest's allocations here yet.
@@ -103,5 +109,26 @@ impl Replacement {
     /// Whether [`touch`](Self::touch) is wanted.
     pub fn counts_touches(&self) -> bool {
         matches!(self, Replacement::Lru(_) | Replacement::S3Fifo(_))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// docs/design/0027-page-replacement.md has these numbers. Hash tables have a power of two of places: the sizes are those behind which
+    /// they double.
+    #[test]
+    fn tables_take_no_more_than_is_said() {
+        for name in Name::ALL {
+            let mut most = 0;
+            for frames in [1u32 << 14, (1 << 14) + 1, 18_205, 10_000] {
+                let bytes = Replacement::new(*name, frames).unwrap().bytes() as u64;
+                most = most.max((bytes - bytes.min(60 << 10)).div_ceil(frames.into()));
+                let said = Replacement::heap_bytes(*name) * u64::from(frames) + (60 << 10);
+                assert!(bytes <= said, "{name} with {frames} frames: {bytes} of {said}");
+            }
+            assert!(most + 6 >= Replacement::heap_bytes(*name), "{name}: {most} are enough");
+        }
     }
 }

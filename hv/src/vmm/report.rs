@@ -258,6 +258,7 @@ fn tiers<F: PteFormat<Attr = NestedAttr>, M: HostMemory>(json: &mut Json<'_>, vm
     let Some(tiers) = &vm.tiers else { return Ok(()) };
     let now = tiers.view();
     json.begin_object(key::TIERS)?;
+    json.text(key::EVICT_BY, now.eviction)?;
     for (name, number) in [
         (key::FAST_FRAMES, now.fast.into()),
         (key::FAST_SHARE, now.share.into()),
@@ -267,6 +268,7 @@ fn tiers<F: PteFormat<Attr = NestedAttr>, M: HostMemory>(json: &mut Json<'_>, vm
         (key::MOVED_IN, now.counts.moved_in),
         (key::MOVED_OUT, now.counts.moved_out),
         (key::DISCARDED, now.counts.discarded),
+        (key::EVICTIONS, now.counts.evicted),
         (key::MOVES_BUSY, now.counts.busy),
         (key::MOVES_PINNED, now.counts.pinned),
         (key::HOT_LISTED, now.counts.listed),

@@ -3,6 +3,8 @@
 use alloc::boxed::Box;
 use alloc::sync::Arc;
 
+use abi::config::Replacement;
+
 use super::backend::Backend;
 use super::guest::Guest;
 use super::memory::{TierFrames, span};
@@ -10,8 +12,10 @@ use crate::arch::addr::{Hpa, PAGE_SIZE};
 use crate::boot::host::Host;
 use crate::guest::build::BuildError;
 use crate::mem::frame_record::Owner;
+use crate::mem::heap;
 use crate::mem::tier::Tiers;
 use crate::mem::tier::pool::FastPool;
+use crate::mem::tier::residents::{MOST_FRAMES, Residents};
 use crate::mem::tier::sharing::Demand;
 
 /// Frames of a MiB.
@@ -37,10 +41,11 @@ pub(super) fn pool(host: &Host) -> Option<Arc<FastPool>> {
     match FastPool::new(frames, host.options.fast_sharing) {
         Ok(pool) => {
             ::log::info!(
-                "{} MiB of fast memory, divided by {}; hot pages by {}",
+                "{} MiB of fast memory, divided by {}; hot pages by {}; leave by {}",
                 u64::from(pool.total()) / MIB,
                 pool.sharing(),
-                host.options.fast_policy
+                host.options.fast_policy,
+                host.options.fast_evict
             );
             Some(Arc::new(pool))
         }
@@ -74,9 +79,29 @@ pub(super) fn attach<B: Backend>(
     let copier = Box::new(unsafe { TierFrames::new(owner, pool.clone()) });
     let (vm, policy) = (guest.number as usize, host.options.fast_policy);
     let tiers = Tiers::new(pool.clone(), vm, demand, span(config.memory_mib), policy, copier);
-    let tiers = Arc::new(tiers.map_err(|_| BuildError::Room("lists of hot pages"))?);
+    let mut tiers = tiers.map_err(|_| BuildError::Room("lists of hot pages"))?;
+    if let Some(policy) = host.options.fast_evict.policy() {
+        tiers = evict_by(tiers, policy, config.memory_mib)?;
+    }
+    let tiers = Arc::new(tiers);
     guest.vm.memory.get_mut().p2m.set_migration(&tiers.migration);
     guest.vm.regions.sample_always();
     guest.vm.tiers = Some(tiers);
     Ok(())
+}
+
+/// Makes the tables of the policy by which pages leave, for all of the fast memory: none are made when shares change.
+fn evict_by(tiers: Tiers, policy: Replacement, memory_mib: u64) -> Result<Tiers, BuildError> {
+    let (frames, pages) = (tiers.pool().total(), span(memory_mib).pages());
+    let mib = |frames: u32| u64::from(frames) / MIB;
+    if frames.min(pages) > MOST_FRAMES {
+        return Err(BuildError::EvictMost { policy, most: mib(MOST_FRAMES), there: mib(frames) });
+    }
+    let (heap, other) = Residents::bytes_for(policy, pages, frames);
+    let none = || BuildError::Evict { policy, kib: (heap + other) >> 10 };
+    // What small allocations need, which must not fail, stays there. The tables themselves are asked for one by one.
+    if !usize::try_from(heap).is_ok_and(heap::has_room) {
+        return Err(none());
+    }
+    tiers.evict_by(policy).map_err(|_| none())
 }

@@ -11,7 +11,7 @@ pub use abi::{
     config::{NestedPage, Protocol, Replacement},
     mode::Mode,
     regions::Regions,
-    tiers::{HotPolicy, Sharing},
+    tiers::{Eviction, HotPolicy, Sharing},
 };
 use clap::{
     Args, Parser, Subcommand, ValueEnum,
@@ -225,6 +225,10 @@ pub struct RunArgs {
     /// Which pages are hot: `threshold`, accessed in 22 of 32 samples; `histogram`, as many as there is room for. Default: threshold
     #[arg(long, value_name = "POLICY", requires = "fast_mem", value_parser = hot_policy(), help_heading = "Machine")]
     pub fast_policy: Option<HotPolicy>,
+    /// Which pages leave fast memory when others are to come: `lazy`, those without an access in 30 samples; or those that a policy of
+    /// page replacement evicts: clock, clock-pro, seq, apr, lru, s3-fifo or sieve. Default: lazy
+    #[arg(long, value_name = "POLICY", requires = "fast_mem", value_parser = eviction(), help_heading = "Machine")]
+    pub fast_evict: Option<Eviction>,
     /// Memory of the machine in MiB. Default: what the hypervisor and all memory of the guests need; with --overcommit it can be
     /// less
     #[arg(long, value_name = "MiB", value_parser = clap::value_parser!(u64).range(64..=1 << 30), help_heading = "Machine")]
@@ -571,6 +575,11 @@ fn sharing() -> impl TypedValueParser<Value = Sharing> {
 /// The words of `--fast-policy`.
 fn hot_policy() -> impl TypedValueParser<Value = HotPolicy> {
     PossibleValuesParser::new(HotPolicy::WORDS).try_map(|word| word.parse())
+}
+
+/// The words of `--fast-evict`.
+fn eviction() -> impl TypedValueParser<Value = Eviction> {
+    PossibleValuesParser::new(Eviction::WORDS).try_map(|word| word.parse())
 }
 
 /// The states of `pal tier`.

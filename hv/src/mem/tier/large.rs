@@ -182,6 +182,12 @@ impl PieceList {
         ins.count() as u32 * PAGES
     }
 
+    /// Frames that a share has beside pieces: without those that are to come, and with those of pieces that are to go home.
+    pub(super) fn left_of(&self, share: u32) -> u32 {
+        let backs = self.plans.iter().filter(|(_, plan)| *plan == Plan::Back).count() as u32 * PAGES;
+        share.saturating_sub(self.planned()).saturating_sub(self.pages().saturating_sub(backs))
+    }
+
     /// A pass begins.
     pub fn begin(&mut self, pass: u64) {
         self.plans.clear();
@@ -338,6 +344,7 @@ impl State {
             // There is an entry for each frame of fast memory.
             self.list.add(number + n);
             self.list.place(number + n, Some(Placed { fast: piece.fast + n, home: piece.home + n }));
+            self.admit_present(number + n);
         }
     }
 
@@ -346,6 +353,7 @@ impl State {
             for n in 0..PAGES {
                 self.list.place(number + n, None);
                 self.list.remove(number + n);
+                self.release(number + n);
             }
         }
     }

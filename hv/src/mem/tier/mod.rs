@@ -8,9 +8,11 @@
 //! | [`list`] | the hot pages, newest first |
 //! | [`large`] | pieces of 2 MiB |
 //! | [`policy`] | which pages are hot, and active |
+//! | `evict`, [`residents`] | which pages leave, where a policy of page replacement says so |
 //! | [`sharing`] | how much of the fast memory is each VM's; E-states |
 //! | [`target`] | what a guest wants of it |
 //! | [`pool`] | the fast memory's frames |
+//! | `batch` | pages that are to move, one by one |
 //! | [`task`] | what is to be done with a piece |
 //! | [`map`] | where its hot pages are, for samples |
 //! | [`migration`] | pages between two tiers |
@@ -20,12 +22,15 @@
 //!
 //! Locks: the one here is a leaf, and held for one pass at most; no page is copied under it.
 
+mod batch;
+mod evict;
 pub mod large;
 pub mod list;
 pub mod map;
 pub mod migration;
 pub mod policy;
 pub mod pool;
+pub mod residents;
 pub mod sharing;
 mod state;
 pub mod target;
@@ -40,12 +45,12 @@ use alloc::vec::Vec;
 use core::fmt;
 use core::sync::atomic::{AtomicBool, Ordering};
 
-use abi::tiers::HotPolicy;
-use arrayvec::ArrayVec;
+use abi::tiers::{Eviction, HotPolicy};
 use spin::Mutex;
 
+pub use self::batch::{Outcome, Wish};
 use self::large::{PieceList, Splits};
-use self::list::{HotList, Placed, Side};
+use self::list::{HotList, Side};
 use self::map::Map;
 use self::migration::{CopyFrame, Migration};
 use self::policy::{Bounds, Histogram};
@@ -90,31 +95,6 @@ pub enum Grain {
     Page,
     /// A large leaf, which can be split.
     Large,
-}
-
-/// A page that is to move.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Wish {
-    /// The page.
-    pub page: Gfn,
-    /// Its frame in fast memory, now or after the move.
-    pub fast: Hfn,
-    /// Its home, if it is to go there; otherwise it is there, and goes to `fast`.
-    pub home: Option<Hfn>,
-    number: u32,
-}
-
-/// What became of a [`Wish`].
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Outcome {
-    /// The page has moved. It came from this frame, or is there now: its home.
-    Moved(Hfn),
-    /// The page has gone home, where its contents were still.
-    Discarded,
-    /// It was accessed when it was about to move.
-    Busy,
-    /// It cannot move now: no plain RAM, or a guest's table that shadow pages are made from.
-    Pinned,
 }
 
 /// An E-state that the machine does not have.
@@ -173,6 +153,7 @@ impl Tiers {
             demand,
             driver: Driver::default(),
             share,
+            residents: None,
             pending,
             counts: Counts::default(),
             last_is_piece: false,
@@ -229,6 +210,7 @@ impl Tiers {
             state: (state.demand.e_state(), state.demand.is_set),
             target: (self.wanted.target(), self.wanted.calls()),
             pieces: state.pieces.pages() / migration::PIECE as u32,
+            eviction: state.residents.as_ref().map_or(Eviction::Lazy, |it| it.name().into()),
             pending: state.pending.len(),
             counts: state.counts,
         }
@@ -301,62 +283,6 @@ impl Tiers {
         self.has_pending.load(Ordering::Relaxed)
     }
 
-    /// The next pages to move. Each is to be [settled](Tiers::settle).
-    pub fn batch(&self) -> ArrayVec<Wish, BATCH> {
-        let mut state = self.state.lock();
-        state.last_is_piece = false;
-        let mut wishes = ArrayVec::new();
-        while !wishes.is_full()
-            && let Some(number) = state.pending.pop()
-        {
-            let page = self.span.page(number);
-            match (state.list.side(number), state.list.placed(number)) {
-                (Some(Side::Fast), Some(Placed { fast, home })) => {
-                    let Some(fast) = self.pool.frame(fast) else { continue };
-                    wishes.push(Wish { page, fast, home: Some(Hfn(home.into())), number });
-                }
-                (Some(Side::Slow), _) => {
-                    let taken = state.fast() + ins(&wishes);
-                    if taken >= state.share {
-                        continue;
-                    }
-                    let Some(fast) = self.pool.take().and_then(|fast| self.pool.frame(fast)) else { break };
-                    wishes.push(Wish { page, fast, home: None, number });
-                }
-                _ => {}
-            }
-        }
-        self.show_pending(&state);
-        wishes
-    }
-
-    /// What became of a page of a batch.
-    pub fn settle(&self, wish: &Wish, outcome: Outcome) {
-        let mut state = self.state.lock();
-        let Some(fast) = self.pool.number(wish.fast) else { return };
-        match (outcome, wish.home) {
-            (Outcome::Moved(home), None) => {
-                state.counts.moved_in += 1;
-                // `is_home` has refused others.
-                let home = home.0 as u32;
-                state.list.place(wish.number, Some(Placed { fast, home }));
-                return;
-            }
-            (Outcome::Moved(_) | Outcome::Discarded, _) => {
-                state.counts.moved_out += 1;
-                state.counts.discarded += u64::from(outcome == Outcome::Discarded);
-                state.list.place(wish.number, None);
-                state.list.remove(wish.number);
-            }
-            (Outcome::Busy, _) => state.counts.busy += 1,
-            (Outcome::Pinned, _) => state.counts.pinned += 1,
-        }
-        let is_still_there = matches!(outcome, Outcome::Busy | Outcome::Pinned) && wish.home.is_some();
-        if !is_still_there {
-            self.pool.give_back(fast);
-        }
-    }
-
     /// The last move, of a piece or of a batch of pages, took this many ticks of the host's TSC.
     pub fn took(&self, ticks: u64) {
         let mut state = self.state.lock();
@@ -368,11 +294,6 @@ impl Tiers {
     pub fn is_home(&self, frame: Hfn) -> bool {
         u32::try_from(frame.0).is_ok_and(|number| number != u32::MAX) && self.pool.number(frame).is_none()
     }
-}
-
-/// Frames of fast memory that these will take.
-fn ins(wishes: &[Wish]) -> u32 {
-    wishes.iter().filter(|wish| wish.home.is_none()).count() as u32
 }
 
 impl Drop for Tiers {

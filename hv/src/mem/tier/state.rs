@@ -1,5 +1,6 @@
 //! One pass over the hot pages of a VM: which get on the list, and which are to move.
 
+use alloc::boxed::Box;
 use alloc::vec::Vec;
 
 use arrayvec::ArrayVec;
@@ -9,6 +10,7 @@ use super::list::{HotList, Side};
 use super::map::Map;
 use super::migration::PIECE;
 use super::policy::Bounds;
+use super::residents::Residents;
 use super::sharing::{Demand, Driver};
 use super::{Counts, GROUP, Grain, Heat, MAX_LOOK, MAX_MOVES, MAX_SCAN};
 use crate::arch::addr::Gfn;
@@ -33,6 +35,8 @@ pub struct State {
     pub driver: Driver,
     /// Frames of fast memory that it may have.
     pub share: u32,
+    /// A policy that says which pages leave; `None`: those that are inactive, as in the thesis.
+    pub residents: Option<Box<Residents>>,
     /// Pages that the last pass wants elsewhere; the next one is the last.
     pub pending: Vec<u32>,
     /// What has happened.
@@ -87,8 +91,17 @@ impl State {
         splits
     }
 
-    /// Looks at the oldest pages of both sides, and decides what moves.
+    /// Decides what moves.
     pub fn scan(&mut self, span: &Span, heat: &impl Heat, splits: &mut Splits) {
+        if self.residents.is_some() {
+            self.scan_by_policy(span, heat, splits);
+        } else {
+            self.scan_lazily(span, heat, splits);
+        }
+    }
+
+    /// Looks at the oldest pages of both sides, and decides what moves: inactive pages leave as others need room.
+    fn scan_lazily(&mut self, span: &Span, heat: &impl Heat, splits: &mut Splits) {
         self.pending.clear();
         let (slow, fast) = (self.list.count(Side::Slow), self.fast());
         let room = self.share.saturating_sub(fast);

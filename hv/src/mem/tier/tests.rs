@@ -7,6 +7,7 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::arch::addr::PAGE_SIZE;
+use crate::mem::tier::list::Placed;
 use crate::mem::tier::migration::{Move, Way};
 use crate::mem::tier::sharing::STEPS;
 

@@ -1,5 +1,7 @@
 //! What can be seen of a VM's tiers.
 
+use abi::tiers::Eviction;
+
 use super::sharing::{EState, Target};
 
 /// What has happened so far.
@@ -11,6 +13,8 @@ pub struct Counts {
     pub moved_out: u64,
     /// Of these, pages that were not copied, because they had not been written.
     pub discarded: u64,
+    /// Pages in fast memory that a policy has named to leave.
+    pub evicted: u64,
     /// Moves that came to nothing because the page was accessed.
     pub busy: u64,
     /// Moves that the tables did not allow.
@@ -54,6 +58,8 @@ pub struct View {
     pub target: (Option<Target>, u64),
     /// Pieces of 2 MiB that are in fast memory as one.
     pub pieces: u32,
+    /// Who says which pages leave.
+    pub eviction: Eviction,
     /// Moves of single pages that are due.
     pub pending: usize,
     /// What has happened.

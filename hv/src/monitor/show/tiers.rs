@@ -2,7 +2,7 @@
 
 use core::fmt::{self, Write};
 
-use abi::tiers::ANSWER;
+use abi::tiers::{ANSWER, Eviction};
 
 use super::Bytes;
 use crate::arch::addr::PAGE_SIZE;
@@ -62,6 +62,10 @@ pub fn tiers<V: Virt, M: HostMemory>(view: &View<'_, V, M>, answer: &mut dyn Wri
         )?;
     }
     let counts = now.counts;
+    match now.eviction {
+        Eviction::Lazy => writeln!(answer, "leave: inactive pages, when others need room (lazy)")?,
+        policy => writeln!(answer, "leave: by {policy}, evictions {}", counts.evicted)?,
+    }
     writeln!(
         answer,
         "moved in {}, out {} (discarded {}); busy {}, pinned {}; listed {}, dropped {}, list full {}; large leaves split {}; passes {}",

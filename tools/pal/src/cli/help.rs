@@ -56,6 +56,8 @@ Examples:
                                       what does not fit goes to a disk
   cargo pal run --fast-mem 64 --fast-sharing wss --fast-policy histogram
                                       moves hot pages to 64 MiB of fast memory
+  cargo pal run --fast-mem 64 --fast-evict clock
+                                      which pages leave it: by CLOCK
   cargo pal run --lab westmere-x5660 --lab-time --fast-mem 64
                                       the model's other memory is slow
 

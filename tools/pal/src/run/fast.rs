@@ -87,6 +87,9 @@ pub fn words(args: &RunArgs, layout: Option<Layout>) -> String {
     if let Some(policy) = args.fast_policy {
         words += &format!(" fast-policy={policy}");
     }
+    if let Some(eviction) = args.fast_evict {
+        words += &format!(" fast-evict={eviction}");
+    }
     words
 }
 

@@ -117,7 +117,7 @@ fn apr_tells_objects_apart() {
 fn tables_are_small() {
     const FRAMES: u32 = 1 << 14;
     let per_frame = |policy: &dyn Fn() -> usize| policy().div_ceil(FRAMES as usize);
-    // docs/design/0027-page-replacement.md tells these.
+    // `mem::replacement` has what they take at most.
     assert_eq!(per_frame(&|| Clock::new(FRAMES).unwrap().bytes()), 8);
     assert_eq!(per_frame(&|| Lru::new(FRAMES).unwrap().bytes()), 8);
     assert_eq!(per_frame(&|| Sieve::new(FRAMES).unwrap().bytes()), 8);

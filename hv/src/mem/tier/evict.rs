@@ -1,0 +1,179 @@
+//! Which pages leave fast memory, where a policy of [`replace`](crate::mem::replace) says so (`fast-evict`).
+//!
+//! Each hot page in slow memory that is to move is a fault of the policy's; the page that it evicts is to leave. So none leaves while none
+//! comes, and none while there is room. [`Residents`] has the policy's side of it.
+//!
+//! Pieces of 2 MiB keep their rules ([`large`](super::large)). What they take is not the policy's: it has as many frames as the share has
+//! beside pieces, those that come counted, and those that leave not. Pieces that are cold leave before pages do.
+//!
+//! Time: a pass hands over at most [`MAX_MOVES`] pages, and none any more when the policy has gone over [`MAX_STEPS`] entries. One fault
+//! goes over each frame [`ROUNDS`](crate::mem::replace::ROUNDS) times at most.
+
+use alloc::boxed::Box;
+
+use abi::config::Replacement;
+use arrayvec::ArrayVec;
+
+use super::large::Splits;
+use super::list::Side;
+use super::residents::Residents;
+use super::state::State;
+use super::{Heat, MAX_MOVES, MAX_SCAN, Tiers};
+use crate::mem::pager::Span;
+use crate::mem::pieces::OutOfMemory;
+
+/// Entries of the policy's tables after which a pass hands it no more pages.
+pub const MAX_STEPS: u32 = 1 << 14;
+
+/// Pages that are to move, the next one first.
+#[derive(Default)]
+struct Moves {
+    ins: ArrayVec<u32, MAX_MOVES>,
+    outs: ArrayVec<u32, MAX_MOVES>,
+}
+
+impl Moves {
+    /// Whether one page more can come, and two leave.
+    fn has_room(&self) -> bool {
+        self.ins.len() + self.outs.len() + 3 <= MAX_MOVES
+    }
+}
+
+impl Tiers {
+    /// Has a policy say which pages leave fast memory.
+    ///
+    /// # Errors
+    /// No memory for its tables: see [`Residents::bytes_for`].
+    pub fn evict_by(mut self, name: Replacement) -> Result<Tiers, OutOfMemory> {
+        let residents = Residents::new(name, self.span.pages(), self.pool.total())?;
+        self.state.get_mut().residents = Some(Box::new(residents));
+        Ok(self)
+    }
+}
+
+impl State {
+    /// Decides what moves, as [`State::scan`] does: the policy names the pages that leave.
+    pub fn scan_by_policy(&mut self, span: &Span, heat: &impl Heat, splits: &mut Splits) {
+        let mut moves = Moves::default();
+        let mut wanted = ArrayVec::new();
+        self.sort_pending(span, heat, &mut wanted, &mut moves.outs);
+        self.find_candidates(span, heat, &mut wanted);
+        let (fast, leaving) = (self.fast(), moves.outs.len() as u32);
+        let excess = self.shrink_pieces(fast.saturating_sub(self.share)).saturating_sub(leaving);
+        let room = (self.share + leaving).saturating_sub(fast);
+        self.make_room(span, heat, (wanted.len() as u32).saturating_sub(room), splits);
+        let is_above = fast > self.share;
+        self.choose(span, heat, if is_above { &[] } else { &wanted }, excess, &mut moves);
+        if is_above {
+            // They are not to come for now, and take the place of no page.
+            wanted.iter().for_each(|page| self.release(*page));
+        }
+        self.pending.extend(moves.ins.iter().rev().chain(moves.outs.iter().rev()));
+    }
+
+    /// Moves that the last pass wanted and that were not tried: pages that are to leave still are, those that are to come only if they
+    /// are active.
+    fn sort_pending(
+        &mut self,
+        span: &Span,
+        heat: &impl Heat,
+        wanted: &mut ArrayVec<u32, MAX_MOVES>,
+        outs: &mut ArrayVec<u32, MAX_MOVES>,
+    ) {
+        let Some(residents) = &mut self.residents else { return };
+        for page in self.pending.drain(..).rev() {
+            match self.list.side(page) {
+                // There is room: nothing else is here yet.
+                Some(Side::Fast) => outs.push(page),
+                Some(Side::Slow) if self.bounds.is_active(heat.history(span.page(page)), Side::Slow) => {
+                    wanted.push(page);
+                }
+                _ => residents.remove(page),
+            }
+        }
+    }
+
+    /// Looks at the oldest pages in slow memory, as the thesis has it.
+    fn find_candidates(&mut self, span: &Span, heat: &impl Heat, wanted: &mut ArrayVec<u32, MAX_MOVES>) {
+        for _ in 0..self.list.count(Side::Slow).min(MAX_SCAN) {
+            let Some(page) = self.list.next_oldest(Side::Slow) else { break };
+            if self.residents.as_ref().is_some_and(|residents| residents.has(page)) {
+                continue;
+            }
+            if self.bounds.is_active(heat.history(span.page(page)), Side::Slow) {
+                let _rest_waits = wanted.try_push(page);
+            } else {
+                self.list.remove(page);
+                self.release(page);
+                self.counts.dropped += 1;
+            }
+        }
+    }
+
+    /// Asks the policy who leaves: `excess` pages, for which none comes, and one for each of the `wanted` that finds no room.
+    fn choose(&mut self, span: &Span, heat: &impl Heat, wanted: &[u32], excess: u32, moves: &mut Moves) {
+        let State { residents: Some(residents), list, pieces, counts, .. } = self else { return };
+        residents.begin();
+        residents.touch(span, heat, pieces);
+        let frames = pieces.left_of(self.share);
+        residents.limit(frames.max(1));
+        let mut leaves = |page: u32, moves: &mut Moves| {
+            if list.side(page) == Some(Side::Fast) {
+                counts.evicted += 1;
+                moves.outs.push(page);
+            } else {
+                // It was still to come.
+                moves.ins.retain(|other| *other != page);
+            }
+        };
+        for _ in 0..excess {
+            if !moves.has_room() || residents.steps() >= MAX_STEPS {
+                return;
+            }
+            residents.evict(span, heat, pieces).into_iter().for_each(|page| leaves(page, moves));
+        }
+        for page in wanted {
+            if !moves.has_room() || residents.steps() >= MAX_STEPS || frames == 0 {
+                if residents.has(*page) {
+                    residents.remove(*page);
+                }
+                continue;
+            }
+            if !residents.may_come(*page) {
+                continue;
+            }
+            if residents.count() > frames {
+                // One that could not leave, or pieces have taken some of the frames.
+                residents.evict(span, heat, pieces).into_iter().for_each(|page| leaves(page, moves));
+            }
+            if !residents.has(*page) {
+                residents.admit(*page, span, heat, pieces).into_iter().for_each(|page| leaves(page, moves));
+            }
+            moves.ins.push(*page);
+        }
+    }
+
+    /// A page that was to come does not.
+    pub fn release(&mut self, page: u32) {
+        if let Some(residents) = &mut self.residents {
+            residents.remove(page);
+        }
+    }
+
+    /// A page was to come, and the tables did not allow it.
+    pub fn refuse(&mut self, page: u32) {
+        if let Some(residents) = &mut self.residents {
+            residents.refuse(page);
+        }
+    }
+
+    /// A page is in fast memory that the policy has not let in, or has told to leave.
+    pub fn admit_present(&mut self, page: u32) {
+        if let Some(residents) = &mut self.residents {
+            residents.admit_present(page);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;
