@@ -121,14 +121,15 @@ mod tests {
     #[test]
     fn tables_take_no_more_than_is_said() {
         for name in Name::ALL {
+            let fixed = if matches!(name, Name::Seq | Name::Apr) { 60 << 10 } else { 0 };
             let mut most = 0;
             for frames in [1u32 << 14, (1 << 14) + 1, 18_205, 10_000] {
                 let bytes = Replacement::new(*name, frames).unwrap().bytes() as u64;
-                most = most.max((bytes - bytes.min(60 << 10)).div_ceil(frames.into()));
-                let said = Replacement::heap_bytes(*name) * u64::from(frames) + (60 << 10);
+                most = most.max((bytes - fixed).div_ceil(frames.into()));
+                let said = Replacement::heap_bytes(*name) * u64::from(frames) + fixed;
                 assert!(bytes <= said, "{name} with {frames} frames: {bytes} of {said}");
             }
-            assert!(most + 6 >= Replacement::heap_bytes(*name), "{name}: {most} are enough");
+            assert!(most + 12 >= Replacement::heap_bytes(*name), "{name}: {most} are enough");
         }
     }
 }

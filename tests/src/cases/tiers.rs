@@ -13,6 +13,8 @@ pub const CASES: &[Case] = &[
     only("qemu-svm", "tiers: hot pages move, agile", |c| moves(c, AGILE)).at_length(),
     only("qemu-svm", "tiers: hot pages move, by address space", |c| moves(c, BY_SPACE)).at_length(),
     only("qemu-svm", "tiers: hot pages move, in turns", |c| moves(c, IN_TURNS)).at_length(),
+    only("qemu-svm", "tiers: pages leave by a policy of page replacement", evicted),
+    only("qemu-svm", "tiers: pages leave by each policy, shadow", each_evicts).at_length(),
     only("qemu-svm", "tiers: pieces of 2 MiB move, nested", |c| pieces(c, "nested")),
     only("qemu-svm", "tiers: pieces of 2 MiB move, shadow", |c| pieces(c, "shadow")),
     only("qemu-svm", "tiers: the machine's tables name the fast memory", named),
@@ -83,6 +85,37 @@ fn engines(context: &Context) -> Result<()> {
         };
         ensure!(changes >= 3, "{name}: {paging}");
     }
+    Ok(())
+}
+
+/// A program uses one half of its memory, then the other one, and finds all as it left it. Fast memory has room for little more than a half:
+/// pages of the first half leave for those of the second before they are inactive, as CLOCK says.
+fn evicted(context: &Context) -> Result<()> {
+    in_turns(context, "nested", "clock")
+}
+
+/// The same by the other policies, on shadow tables.
+fn each_evicts(context: &Context) -> Result<()> {
+    ["clock-pro", "seq", "apr", "lru", "s3-fifo", "sieve"]
+        .into_iter()
+        .try_for_each(|policy| in_turns(context, "shadow", policy))
+}
+
+fn in_turns(context: &Context, mode: &str, policy: &str) -> Result<()> {
+    let path = context.path("stats.json");
+    let put = format!("{}:/memlat", context.memlat.display());
+    let machine = ["--mode", mode, "--nested-page", "4K", "--fast-mem", "3", "--fast-evict", policy];
+    let program = ["--stats", &path, "--put", &put, "--exec", "/memlat 500 2800000 3"];
+    context.run(&[&machine[..], &program].concat())?.status(0)?.has(", right")?;
+    let tiers = read_stats(&path)?["guests"][0]["paging"]["tiers"].clone();
+    let count = |key: &str| tiers[key].as_u64().unwrap_or(0);
+    ensure!(tiers["evict_by"] == policy && count("evictions") >= 200, "{tiers}");
+    ensure!(
+        count("moved_out") <= count("evictions") && count("fast_frames") <= count("fast_share"),
+        "{tiers}"
+    );
+    ensure!(count("moved_in") == count("moved_out") + count("fast_frames"), "{tiers}");
+    ensure!(count("moved_in") >= 700, "{tiers}");
     Ok(())
 }
 

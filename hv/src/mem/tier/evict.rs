@@ -1,4 +1,5 @@
-//! Which pages leave fast memory, where a policy of [`replace`](crate::mem::replace) says so (`fast-evict`).
+//! Which pages leave fast memory, where a policy of [`replace`](crate::mem::replace) says so (`fast-evict`):
+//! docs/design/0032-fast-eviction.md.
 //!
 //! Each hot page in slow memory that is to move is a fault of the policy's; the page that it evicts is to leave. So none leaves while none
 //! comes, and none while there is room. [`Residents`] has the policy's side of it.

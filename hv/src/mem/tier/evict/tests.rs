@@ -169,7 +169,10 @@ impl Model {
         let has_room = |ins: &Vec<u32>, outs: &Vec<u32>| ins.len() + outs.len() + 3 <= MAX_MOVES;
         if self.fast.len() > share {
             for _ in 0..excess {
-                let Some(page) = self.evict().filter(|_| has_room(&ins, &outs)) else { break };
+                if !has_room(&ins, &outs) || self.bits.1 >= MAX_STEPS {
+                    break;
+                }
+                let Some(page) = self.evict() else { break };
                 if self.fast.contains(&page) {
                     (self.evicted, _) = (self.evicted + 1, outs.push(page));
                 }
