@@ -78,7 +78,7 @@ impl Policy for Clock {
     }
 
     fn limit(&mut self, frames: u32) {
-        self.frames = frames.clamp(1, self.links.len());
+        self.frames = frames.clamp(1, self.links.entries());
     }
 
     fn bytes(&self) -> usize {

@@ -239,7 +239,7 @@ impl Policy for ClockPro {
 
     /// Frames that come are for cold pages, and those that go were.
     fn limit(&mut self, frames: u32) {
-        let frames = frames.clamp(1, self.slots.len());
+        let frames = frames.clamp(1, self.slots.count());
         let hot_allowed = self.frames - self.cold_allowed;
         (self.frames, self.cold_allowed) = (frames, frames.saturating_sub(hot_allowed).max(1));
     }

@@ -44,13 +44,8 @@ impl Links {
     }
 
     /// Entries.
-    pub fn len(&self) -> u32 {
+    pub fn entries(&self) -> u32 {
         self.0.len() as u32
-    }
-
-    /// Whether there is no entry.
-    pub fn is_empty(&self) -> bool {
-        self.0.is_empty()
     }
 
     /// The entry before this one, towards the head, or [`NONE`].

@@ -54,7 +54,7 @@ impl Policy for Lru {
     }
 
     fn limit(&mut self, frames: u32) {
-        self.frames = frames.clamp(1, self.links.len());
+        self.frames = frames.clamp(1, self.links.entries());
     }
 
     fn touch(&mut self, slot: Slot, _times: u32) {

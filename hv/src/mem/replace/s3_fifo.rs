@@ -133,7 +133,7 @@ impl Policy for S3Fifo {
     }
 
     fn limit(&mut self, frames: u32) {
-        self.frames = frames.clamp(1, self.links.len());
+        self.frames = frames.clamp(1, self.links.entries());
         self.small_frames = small_of(self.frames);
         self.ghosts.limit(ghosts_of(self.frames));
     }

@@ -26,7 +26,7 @@ impl Slots {
     }
 
     /// Slots.
-    pub fn len(&self) -> u32 {
+    pub fn count(&self) -> u32 {
         self.entries.len() as u32
     }
 

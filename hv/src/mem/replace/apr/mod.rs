@@ -325,7 +325,7 @@ impl Policy for Apr {
     }
 
     fn limit(&mut self, frames: u32) {
-        self.frames = frames.clamp(1, self.slots.len());
+        self.frames = frames.clamp(1, self.slots.count());
     }
 
     fn ghosts(&self) -> usize {

@@ -178,7 +178,7 @@ impl Model {
                 }
                 continue;
             }
-            let is_early = self.refused.contains(&page) && (self.passes + page) % 64 != 0;
+            let is_early = self.refused.contains(&page) && !(self.passes + page).is_multiple_of(64);
             if is_early {
                 continue;
             }
