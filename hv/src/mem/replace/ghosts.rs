@@ -33,7 +33,7 @@ impl Ghosts {
         Ok(Ghosts { pages, most: most as u32, links, queue: List::EMPTY, free, index: Index::new(most)? })
     }
 
-    /// It may have so many pages from now on. What is above that goes with later pages, two for each.
+    /// It may have this many pages from now on. What is above that goes with later pages, two for each.
     pub fn limit(&mut self, most: u32) {
         self.most = most.min(self.pages.len() as u32);
     }

@@ -52,7 +52,7 @@ pub trait AccessBits {
     /// Whether the page in this slot was accessed since the last time, or since it came; clears the bit.
     fn take(&mut self, slot: Slot) -> bool;
 
-    /// A search goes over so many entries of the policy's tables, [`take`](AccessBits::take) not counted; for who bounds its time.
+    /// A search goes over this many entries of the policy's tables, [`take`](AccessBits::take) not counted; for who bounds its time.
     fn search(&mut self, _entries: u32) {}
 }
 

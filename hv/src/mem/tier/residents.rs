@@ -159,7 +159,7 @@ impl Residents {
         self.steps = 0;
     }
 
-    /// So many pages may be here from now on; what is above that stays for the time being.
+    /// This many pages may be here from now on; what is above that stays for the time being.
     pub fn limit(&mut self, frames: u32) {
         if frames != self.limit {
             self.limit = frames;

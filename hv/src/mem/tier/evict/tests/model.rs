@@ -103,7 +103,7 @@ impl Model {
     fn admit_present(&mut self, page: u32) {
         let count = self.residents.len();
         self.policy.limit(self.limit.max(count + 1) as u32);
-        // Nobody looks at samples then.
+        // No policy looks at samples then.
         let bits = core::mem::replace(&mut self.bits.0, vec![0; self.slots.len()]);
         assert_eq!(self.fault(page), None);
         self.bits.0 = bits;
