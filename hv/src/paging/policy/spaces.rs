@@ -115,7 +115,7 @@ impl Usage {
         Usage { cost: self.faults.saturating_mul(fault_cost), ..self }
     }
 
-    /// At so many times the cost.
+    /// At this many times the cost.
     fn times(self, times: u64) -> Usage {
         Usage { cost: self.cost.saturating_mul(times), ..self }
     }
