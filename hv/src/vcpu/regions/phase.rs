@@ -48,6 +48,8 @@ fn end<V: Virt, M: HostMemory, H: Host>(vcpu: &mut Vcpu<V>, vm: &Vm<V::NestedFor
     let domain = if vm.regions.is_divided() { host.cache_domain() } else { 0 };
     set_tree(vcpu, vm, TreeKey::new(domain, 0).unwrap_or(TreeKey::FIRST));
     vm.end_phase(vcpu.id, &mut vcpu.work);
+    // Also where the tables have changed before, with the engine: the shadow tables count on it.
+    vcpu.virt.flush(FlushScope::All);
 }
 
 /// In a phase, before an entry: whether an interrupt has come, or the time is over.

@@ -19,10 +19,11 @@ use crate::region::rounds::{At, Counts};
 use crate::region::{Kind, Owner, Rid};
 use crate::vcpu::mmu::{set_mode, switch};
 use crate::vcpu::outcome::Return;
+use crate::vcpu::regions::before_entry;
 use crate::vcpu::run::run;
 use crate::vcpu::testing::Machine;
-use crate::virt::Roots;
 use crate::virt::fake::Step;
+use crate::virt::{FlushScope, Roots};
 use crate::vm::regions::PHASE;
 
 /// Frames of the program's stack and of its two regions.
@@ -309,8 +310,12 @@ fn an_interrupt_closes_the_current_region() {
 fn a_phase_ends_with_other_tables_a_reset_or_no_memory() {
     // Agile paging.
     let mut scene = in_phase("unify");
-    switch(&mut scene.machine.vcpu, &scene.machine.vm, Engine::Agile, || 0).unwrap();
-    scene.exit(None);
+    let Machine { vm, vcpu, host } = &mut scene.machine;
+    switch(vcpu, vm, Engine::Agile, || 0).unwrap();
+    // It has flushed, and runs on these tables when the phase ends: then it flushes again.
+    vcpu.virt.flushes.clear();
+    before_entry(vcpu, vm, host);
+    assert!(vcpu.virt.flushes.contains(&FlushScope::All));
     assert!(!scene.machine.vcpu.phase.is_on() && scene.machine.vcpu.mmu.tree() == TreeKey::FIRST);
     assert_eq!((scene.has_phase_tables(), scene.counts().rounds), (false, 1));
     // A reset: the VCPU is another one afterwards.

@@ -204,7 +204,7 @@ impl<F: PteFormat<Attr = NestedAttr>, M: HostMemory> Vm<F, M> {
     pub fn end_phase(&self, vcpu: u32, work: &mut u32) {
         self.lock_memory(work).nested.remove(PHASE);
         if let Some(shadow) = &mut *self.lock_shadow(vcpu, work) {
-            let _flushed_with_the_change_of_tables = shadow.end_phase(PHASE);
+            let _flushed_by_the_caller = shadow.end_phase(PHASE);
         }
     }
 
