@@ -321,6 +321,8 @@ impl<F: PteFormat<Attr = NestedAttr>, M: HostMemory> Vm<F, M> {
         self.memory.write().nested.remove(PHASE);
         if let Some(shadow) = &mut *self.shadow.lock() {
             shadow.select_first();
+            // What is kept over a time on nested tables would be open in the next phase.
+            let _no_vcpu_runs = shadow.end_phase(PHASE);
         }
         if !self.regions.divided.swap(false, Ordering::SeqCst) {
             return;

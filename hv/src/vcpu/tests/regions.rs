@@ -354,15 +354,23 @@ fn a_phase_goes_on_with_other_tables() {
 
 #[test]
 fn a_phase_on_shadow_tables_leaves_nothing_behind() {
-    let mut scene = in_phase_on("unify", Mode::Shadow);
-    scene.access(REGIONS[0]);
     let shadow_pages = |scene: &Scene| scene.machine.vm.shadow.lock().as_ref().unwrap().statistics().pages;
-    let before = shadow_pages(&scene);
+    let in_use = || {
+        let mut scene = in_phase_on("unify", Mode::Shadow);
+        scene.access(REGIONS[0]);
+        let before = shadow_pages(&scene);
+        (scene, before)
+    };
+    let (mut scene, before) = in_use();
     scene.machine.vm.regions.want(abi::regions::Regions::Off);
     scene.exit(None);
     assert!(!scene.machine.vcpu.phase.is_on() && !scene.has_phase_tables());
     assert!(shadow_pages(&scene) < before);
     scene.access(REGIONS[0]);
+    // A reset.
+    let (scene, before) = in_use();
+    scrub(&scene.machine.vm, 0).unwrap();
+    assert!(shadow_pages(&scene) < before);
 }
 
 #[test]
