@@ -57,10 +57,13 @@ impl State {
     pub fn scan_by_policy(&mut self, span: &Span, heat: &impl Heat, splits: &mut Splits) {
         let mut moves = Moves::default();
         let mut wanted = ArrayVec::new();
+        if let Some(residents) = &mut self.residents {
+            residents.begin();
+        }
         self.sort_pending(span, heat, &mut wanted, &mut moves.outs);
         self.find_candidates(span, heat, &mut wanted);
         let (fast, leaving) = (self.fast(), moves.outs.len() as u32);
-        let excess = self.shrink_pieces(fast.saturating_sub(self.share)).saturating_sub(leaving);
+        let excess = self.shrink_pieces(fast.saturating_sub(self.share + leaving));
         let room = (self.share + leaving).saturating_sub(fast);
         self.make_room(span, heat, (wanted.len() as u32).saturating_sub(room), splits);
         let is_above = fast > self.share;
@@ -72,8 +75,8 @@ impl State {
         self.pending.extend(moves.ins.iter().rev().chain(moves.outs.iter().rev()));
     }
 
-    /// Moves that the last pass wanted and that were not tried: pages that are to leave still are, those that are to come only if they
-    /// are active.
+    /// Moves that the last pass wanted and that were not tried: those that are to come still are if they are active, and do not come
+    /// with a piece; of those that are to leave, as many as lack room.
     fn sort_pending(
         &mut self,
         span: &Span,
@@ -86,23 +89,34 @@ impl State {
             match self.list.side(page) {
                 // There is room: nothing else is here yet.
                 Some(Side::Fast) => outs.push(page),
-                Some(Side::Slow) if self.bounds.is_active(heat.history(span.page(page)), Side::Slow) => {
+                Some(Side::Slow)
+                    if self.bounds.is_active(heat.history(span.page(page)), Side::Slow)
+                        && !self.pieces.is_to_come(page) =>
+                {
                     wanted.push(page);
                 }
                 _ => residents.remove(page),
             }
         }
+        let lacking = (self.fast() + wanted.len() as u32).saturating_sub(self.share) as usize;
+        outs.drain(lacking.min(outs.len())..).for_each(|page| self.admit_present(page));
     }
 
     /// Looks at the oldest pages in slow memory, as the thesis has it.
     fn find_candidates(&mut self, span: &Span, heat: &impl Heat, wanted: &mut ArrayVec<u32, MAX_MOVES>) {
         for _ in 0..self.list.count(Side::Slow).min(MAX_SCAN) {
             let Some(page) = self.list.next_oldest(Side::Slow) else { break };
-            if self.residents.as_ref().is_some_and(|residents| residents.has(page)) {
+            let residents = self.residents.as_ref();
+            if residents.is_some_and(|residents| residents.has(page)) {
                 continue;
             }
             if self.bounds.is_active(heat.history(span.page(page)), Side::Slow) {
-                let _rest_waits = wanted.try_push(page);
+                // For those that do not come no piece is to make room, either.
+                if !self.pieces.is_to_come(page)
+                    && residents.is_some_and(|residents| residents.may_come(page))
+                {
+                    let _rest_waits = wanted.try_push(page);
+                }
             } else {
                 self.list.remove(page);
                 self.release(page);
@@ -114,7 +128,6 @@ impl State {
     /// Asks the policy who leaves: `excess` pages, for which none comes, and one for each of the `wanted` that finds no room.
     fn choose(&mut self, span: &Span, heat: &impl Heat, wanted: &[u32], excess: u32, moves: &mut Moves) {
         let State { residents: Some(residents), list, pieces, counts, .. } = self else { return };
-        residents.begin();
         residents.touch(span, heat, pieces);
         let frames = pieces.left_of(self.share);
         residents.limit(frames.max(1));
@@ -138,9 +151,6 @@ impl State {
                 if residents.has(*page) {
                     residents.remove(*page);
                 }
-                continue;
-            }
-            if !residents.may_come(*page) {
                 continue;
             }
             if residents.count() > frames {

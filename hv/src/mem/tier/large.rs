@@ -182,6 +182,13 @@ impl PieceList {
         ins.count() as u32 * PAGES
     }
 
+    /// Whether the page is to come to fast memory with its piece.
+    pub(super) fn is_to_come(&self, page: u32) -> bool {
+        self.plans
+            .iter()
+            .any(|(number, plan)| page / PAGES == number / PAGES && matches!(plan, Plan::In { .. }))
+    }
+
     /// Frames that a share has beside pieces: without those that are to come, and with those of pieces that are to go home.
     pub(super) fn left_of(&self, share: u32) -> u32 {
         let backs = self.plans.iter().filter(|(_, plan)| *plan == Plan::Back).count() as u32 * PAGES;

@@ -25,8 +25,8 @@ const MAX_TOUCHES: u32 = 4096;
 
 /// In place of a page's slot: it was to come, and the tables did not allow it.
 const REFUSED: u32 = NONE - 1;
-/// Passes after which one that was refused may come again.
-const AGAIN: u32 = 64;
+/// Of so many passes one that was refused may come in one. A prime: a page at which every second pass looks has its turn, too.
+const AGAIN: u32 = 61;
 
 /// The page in a slot.
 #[derive(Clone, Copy, Debug)]

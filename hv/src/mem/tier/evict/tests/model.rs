@@ -126,6 +126,7 @@ impl Model {
             }
         }
         let is_active = |page: u32| history(page) >> 2 != 0;
+        (self.passes, self.bits.1) = (self.passes + 1, 0);
         let (mut wanted, mut outs) = (vec![], vec![]);
         for page in core::mem::take(&mut self.due).into_iter().rev() {
             match (self.fast.contains(&page), is_active(page)) {
@@ -134,26 +135,25 @@ impl Model {
                 (false, false) => self.release(page),
             }
         }
-        for page in self.slow.clone().into_iter().rev().take(512) {
-            self.slow.retain(|other| *other != page);
-            if self.residents.contains(&page) || is_active(page) {
-                self.slow.push_front(page);
-            } else {
-                self.refused.remove(&page);
-            }
-            if !self.residents.contains(&page) && is_active(page) {
-                wanted.push(page);
+        let lacking = (self.fast.len() + wanted.len()).saturating_sub(share);
+        outs.split_off(lacking.min(outs.len())).into_iter().for_each(|page| self.admit_present(page));
+        // Each pass looks at all of them, the oldest first.
+        for page in self.slow.iter().rev().filter(|page| is_active(**page) && !self.residents.contains(*page))
+        {
+            if !self.refused.contains(page) || (self.passes + page).is_multiple_of(61) {
+                wanted.push(*page);
             }
         }
+        self.slow.retain(|page| is_active(*page) || self.residents.contains(page));
+        self.refused.retain(|page| self.slow.contains(page));
         if self.policy.counts_touches() {
             for slot in 0..self.slots.len() {
                 if self.bits.take(slot as u32) {
                     self.policy.touch(slot as u32);
                 }
             }
+            self.bits.1 = 0;
         }
-        self.bits.1 = 0;
-        self.passes += 1;
         self.set_limit(share);
         let excess = self.fast.len().saturating_sub(share).saturating_sub(outs.len());
         let mut ins: Vec<u32> = vec![];
@@ -176,10 +176,6 @@ impl Model {
                 if self.residents.contains(&page) {
                     self.release(page);
                 }
-                continue;
-            }
-            let is_early = self.refused.contains(&page) && !(self.passes + page).is_multiple_of(64);
-            if is_early {
                 continue;
             }
             let mut gone = vec![];
