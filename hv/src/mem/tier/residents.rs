@@ -25,7 +25,7 @@ const MAX_TOUCHES: u32 = 4096;
 
 /// In place of a page's slot: it was to come, and the tables did not allow it.
 const REFUSED: u32 = NONE - 1;
-/// Of so many passes one that was refused may come in one. A prime: a page at which every second pass looks has its turn, too.
+/// One that was refused may come in one pass of this many. A prime: a page at which every second pass looks has its turn, too.
 const AGAIN: u32 = 61;
 
 /// The page in a slot.
