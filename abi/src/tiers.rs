@@ -42,57 +42,53 @@ words! {
     }
 }
 
-words! {
-    /// Which pages leave fast memory.
-    #[derive(Default)]
-    Eviction {
-        /// Those without an access in 30 samples, as many as others need room.
-        #[default]
-        Lazy = "lazy",
-        /// Those that this policy of page replacement evicts for others.
-        Clock = "clock",
-        /// See above.
-        ClockPro = "clock-pro",
-        /// See above.
-        Seq = "seq",
-        /// See above.
-        Apr = "apr",
-        /// See above.
-        Lru = "lru",
-        /// See above.
-        S3Fifo = "s3-fifo",
-        /// See above.
-        Sieve = "sieve",
-    }
+/// Which pages leave fast memory.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Eviction {
+    /// Those without an access in 30 samples, as many as others need room: `lazy`.
+    #[default]
+    Lazy,
+    /// Those that this policy of page replacement evicts for others; its own word.
+    By(Replacement),
 }
 
 impl Eviction {
+    /// All words for it.
+    pub const WORDS: [&'static str; Replacement::WORDS.len() + 1] = {
+        let mut words = ["lazy"; Replacement::WORDS.len() + 1];
+        let mut at = 0;
+        while at < Replacement::WORDS.len() {
+            words[at + 1] = Replacement::WORDS[at];
+            at += 1;
+        }
+        words
+    };
+
     /// The policy; `None`: none.
     pub const fn policy(self) -> Option<Replacement> {
         match self {
             Eviction::Lazy => None,
-            Eviction::Clock => Some(Replacement::Clock),
-            Eviction::ClockPro => Some(Replacement::ClockPro),
-            Eviction::Seq => Some(Replacement::Seq),
-            Eviction::Apr => Some(Replacement::Apr),
-            Eviction::Lru => Some(Replacement::Lru),
-            Eviction::S3Fifo => Some(Replacement::S3Fifo),
-            Eviction::Sieve => Some(Replacement::Sieve),
+            Eviction::By(policy) => Some(policy),
         }
     }
 }
 
-impl From<Replacement> for Eviction {
-    fn from(policy: Replacement) -> Eviction {
-        match policy {
-            Replacement::Clock => Eviction::Clock,
-            Replacement::ClockPro => Eviction::ClockPro,
-            Replacement::Seq => Eviction::Seq,
-            Replacement::Apr => Eviction::Apr,
-            Replacement::Lru => Eviction::Lru,
-            Replacement::S3Fifo => Eviction::S3Fifo,
-            Replacement::Sieve => Eviction::Sieve,
+impl FromStr for Eviction {
+    type Err = crate::UnknownWord;
+
+    fn from_str(word: &str) -> Result<Eviction, crate::UnknownWord> {
+        match word {
+            "lazy" => Ok(Eviction::Lazy),
+            _ => {
+                word.parse().map(Eviction::By).map_err(|_| crate::UnknownWord { expected: &Eviction::WORDS })
+            }
         }
+    }
+}
+
+impl fmt::Display for Eviction {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.policy().map_or("lazy", Replacement::name))
     }
 }
 
@@ -167,9 +163,14 @@ mod tests {
     fn policies_have_the_same_names_everywhere() {
         for policy in Replacement::ALL {
             let eviction: Eviction = policy.name().parse().unwrap();
-            assert_eq!((eviction.policy(), Eviction::from(*policy)), (Some(*policy), eviction));
+            assert_eq!((eviction.policy(), Eviction::By(*policy)), (Some(*policy), eviction));
         }
-        assert_eq!(Eviction::ALL.len(), Replacement::ALL.len() + 1);
+        assert_eq!(Eviction::WORDS.len(), Replacement::ALL.len() + 1);
+        for word in Eviction::WORDS {
+            assert_eq!(word.parse::<Eviction>().unwrap().to_string(), word);
+        }
+        let refused = "fifo".parse::<Eviction>().unwrap_err().to_string();
+        assert_eq!(refused, "use lazy, clock, clock-pro, seq, apr, lru, s3-fifo or sieve");
     }
 
     #[test]

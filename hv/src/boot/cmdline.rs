@@ -289,7 +289,7 @@ mod tests {
                 .collect(),
             fast_sharing: Sharing::Wss,
             fast_policy: HotPolicy::Histogram,
-            fast_evict: Eviction::ClockPro,
+            fast_evict: Eviction::By(abi::config::Replacement::ClockPro),
             probe: false,
             selftest: Some(SelfTest::WriteCode),
         };

@@ -210,7 +210,7 @@ impl Tiers {
             state: (state.demand.e_state(), state.demand.is_set),
             target: (self.wanted.target(), self.wanted.calls()),
             pieces: state.pieces.pages() / migration::PIECE as u32,
-            eviction: state.residents.as_ref().map_or(Eviction::Lazy, |it| it.name().into()),
+            eviction: state.residents.as_ref().map_or(Eviction::Lazy, |it| Eviction::By(it.name())),
             pending: state.pending.len(),
             counts: state.counts,
         }
