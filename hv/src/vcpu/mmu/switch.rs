@@ -107,11 +107,11 @@ fn adopt<V: Virt, M: HostMemory>(vcpu: &mut Vcpu<V>, vm: &Vm<V::NestedFormat, M>
             vcpu.virt.set_agile(None);
             // From one kind of shadow tables to the other the processor keeps what it has otherwise.
             vcpu.virt.flush(FlushScope::All);
-            if to == Engine::Agile && vcpu.mmu.tree.is_of_phase() {
-                // There are no phases: it ends before the entry after the next, and changes to the tables of its domain.
-                vcpu.mmu.tree = TreeKey::FIRST;
-                select(vcpu, vm);
-            } else if vcpu.mmu.tree != TreeKey::FIRST {
+            if vcpu.mmu.tree != TreeKey::FIRST {
+                if to == Engine::Agile && vcpu.mmu.tree.is_of_phase() {
+                    // There are no phases: it ends before the entry after the next, and changes to the tables of its domain.
+                    vcpu.mmu.tree = TreeKey::FIRST;
+                }
                 select(vcpu, vm);
             }
             follow_pat(vcpu, vm);
