@@ -17,6 +17,16 @@ words! {
     }
 }
 
+words! {
+    /// What an address space of a VM is. Regions belong to one, and are mapped to caches together with the others of it.
+    Spaces {
+        /// The VM as a whole.
+        Vm = "vm",
+        /// What the guest's programs have one root of page tables for, CR3.
+        Cr3 = "cr3",
+    }
+}
+
 /// Regioning and balance of a VM, with their parameters.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Regioning {
@@ -36,7 +46,12 @@ pub struct Regioning {
     pub most_us: u32,
     /// Size of each last-level cache in KiB; 0: as the processor says.
     pub cache_kib: u32,
+    /// What an address space is.
+    pub spaces: Spaces,
 }
+
+/// The parameter that is no number.
+const SPACES: &str = "spaces";
 
 /// Names, least and greatest values of the parameters.
 const KEYS: [(&str, u32, u32); 7] = [
@@ -61,6 +76,7 @@ impl Regioning {
             least_us: 100,
             most_us: 5000,
             cache_kib: 0,
+            spaces: Spaces::Cr3,
         }
     }
 
@@ -101,6 +117,8 @@ pub enum UnknownRegions {
     Key,
     /// The value of a parameter is no number, or out of range.
     Value(&'static str, u32, u32),
+    /// Address spaces are something else.
+    Spaces,
     /// A phase is as long as the time from one to the next.
     Phase,
 }
@@ -110,9 +128,10 @@ impl fmt::Display for UnknownRegions {
         match self {
             UnknownRegions::Name => f.write_str("use off, balance, unify or partition"),
             UnknownRegions::Key => f.write_str(
-                "parameters are key=value; the keys are q_us, period_ms, phase_ms, move_us, least_us, most_us and cache_kib",
+                "parameters are key=value; the keys are q_us, period_ms, phase_ms, move_us, least_us, most_us, cache_kib and spaces",
             ),
             UnknownRegions::Value(key, least, most) => write!(f, "{key} is a number from {least} to {most}"),
+            UnknownRegions::Spaces => f.write_str("spaces is vm or cr3"),
             UnknownRegions::Phase => f.write_str("phase_ms must be less than period_ms"),
         }
     }
@@ -132,6 +151,10 @@ impl FromStr for Regions {
         let mut regioning = Regioning::new(name.parse().map_err(|_| UnknownRegions::Name)?);
         for word in words {
             let (name, value) = word.split_once('=').ok_or(UnknownRegions::Key)?;
+            if name == SPACES {
+                regioning.spaces = value.parse().map_err(|_| UnknownRegions::Spaces)?;
+                continue;
+            }
             let (key, least, most) =
                 KEYS.into_iter().find(|(key, ..)| *key == name).ok_or(UnknownRegions::Key)?;
             let number = value.parse().ok().filter(|n| (least..=most).contains(n) && !value.starts_with('+'));
@@ -149,11 +172,12 @@ impl fmt::Display for Regions {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Regions::On(regioning) = self else { return f.write_str("off") };
         f.write_str(regioning.policy.name())?;
-        let defaults = Regioning::new(regioning.policy).values();
-        let values = regioning.values().into_iter().zip(defaults).zip(KEYS);
+        let defaults = Regioning::new(regioning.policy);
+        let values = regioning.values().into_iter().zip(defaults.values()).zip(KEYS);
         values
             .filter(|((own, default), _)| own != default)
-            .try_for_each(|((own, _), (key, ..))| write!(f, ",{key}={own}"))
+            .try_for_each(|((own, _), (key, ..))| write!(f, ",{key}={own}"))?;
+        if regioning.spaces == defaults.spaces { Ok(()) } else { write!(f, ",{SPACES}={}", regioning.spaces) }
     }
 }
 
@@ -166,10 +190,17 @@ mod tests {
 
     #[test]
     fn values_come_back() {
-        for word in ["off", "balance", "unify,q_us=50,cache_kib=4096", "partition,period_ms=10,phase_ms=9"] {
+        for word in [
+            "off",
+            "balance",
+            "unify,q_us=50,cache_kib=4096",
+            "partition,period_ms=10,phase_ms=9",
+            "unify,q_us=7,spaces=vm",
+        ] {
             assert_eq!(word.parse::<Regions>().unwrap().to_string(), word);
         }
         assert_eq!("unify,q_us=100".parse::<Regions>().unwrap().to_string(), "unify", "the default");
+        assert_eq!("unify,spaces=cr3,q_us=7".parse::<Regions>().unwrap().to_string(), "unify,q_us=7");
     }
 
     #[test]
@@ -194,6 +225,8 @@ mod tests {
             ("unify,", "parameters are key=value"),
             ("unify,q_ms=1", "the keys are q_us, period_ms"),
             ("unify,q_us=+1", "q_us is a number from 1 to 1000000"),
+            ("unify,spaces=", "spaces is vm or cr3"),
+            ("unify,spaces=vms", "spaces is vm or cr3"),
             ("unify,phase_ms=10,period_ms=10", "phase_ms must be less than period_ms"),
         ] {
             let said = word.parse::<Regions>().unwrap_err().to_string();

@@ -113,6 +113,12 @@ impl Histories {
         Ok(histories)
     }
 
+    /// The virtual time of an address space begins at 0 again: its number is another one's now.
+    pub(super) fn restart(&mut self, space: Space) {
+        let ticks = &mut self.ticks[usize::from(space.0)];
+        *ticks = Ticks { plane: ticks.plane, next: None, due_ns: SAMPLE_NS };
+    }
+
     /// Bytes of host memory for this many frames and regions, without the tables of pieces (a 512th of it).
     pub const fn bytes_for(frames: usize, regions: usize) -> usize {
         let groups = frames.div_ceil(GROUP as usize);

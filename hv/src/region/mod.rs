@@ -7,6 +7,7 @@
 //! | [`micro`] | what becomes of a VCPU that touches a closed region |
 //! | [`guest`] | regions that the guest's kernel defines by hypercalls, with its quota |
 //! | [`caches`] | the machine's caches, and what VMs load them with |
+//! | [`spaces`] | which root of page tables is which address space, and when one is gone |
 //! | [`rounds`] | phases of regioning one after the other, and what follows each |
 //! | [`history`] | which frames were accessed in the last samples, and the working sets of regions |
 //! | [`regioning`] | which frames are used together, found out in phases in which each change of region faults |
@@ -25,6 +26,7 @@ pub mod micro;
 pub mod partition;
 pub mod regioning;
 pub mod rounds;
+pub mod spaces;
 #[cfg(test)]
 mod tests;
 
@@ -220,6 +222,11 @@ impl Effects {
     /// In their order.
     pub fn iter(&self) -> impl Iterator<Item = Effect> + '_ {
         self.0.iter().copied()
+    }
+
+    /// Whether nothing follows.
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
     }
 
     /// Whether tables must change: something is to be closed.

@@ -142,7 +142,7 @@ pub struct Answer {
 }
 
 impl Answer {
-    fn new(change: Change) -> Answer {
+    pub(super) fn new(change: Change) -> Answer {
         Answer { change, effects: ArrayVec::new() }
     }
 }
@@ -168,6 +168,21 @@ pub struct Round {
     pub system_ns: u64,
     /// It ended before its time, because of too many touches.
     pub is_cut: bool,
+}
+
+impl Round {
+    /// Another address space's in the same phase of a VCPU.
+    pub(super) fn add(&mut self, other: &Round) {
+        self.touches += other.touches;
+        self.switches += other.switches;
+        self.born += other.born;
+        self.merges += other.merges;
+        self.excluded += other.excluded;
+        self.refused += other.refused;
+        self.program_ns += other.program_ns;
+        self.system_ns += other.system_ns;
+        self.is_cut |= other.is_cut;
+    }
 }
 
 /// The regioning of a VM.
@@ -231,6 +246,25 @@ impl Regioning {
                 of.phase = None;
                 Answer::new(Change::Finish(round))
             }
+        }
+    }
+
+    /// A number stands for another address space from now on, of which nothing is known.
+    pub fn begin_space(&mut self, space: Space) {
+        if let Some(of) = self.spaces.get_mut(usize::from(space.0)) {
+            (of.phase, of.worth) = (None, Worth::default());
+        }
+    }
+
+    /// Whether a phase of an address space is running.
+    pub fn is_on(&self, space: Space) -> bool {
+        self.spaces.get(usize::from(space.0)).is_some_and(|of| of.phase.is_some())
+    }
+
+    /// The VCPU that is in a phase of this address space runs in another one. Until its next touch in this one time is not its own.
+    pub fn pause(&mut self, space: Space, now_ns: u64) {
+        if let Some(phase) = self.spaces.get_mut(usize::from(space.0)).and_then(|of| of.phase.as_mut()) {
+            phase.interrupt(now_ns);
         }
     }
 

@@ -11,10 +11,13 @@
 
 use alloc::vec::Vec;
 
+use abi::regions::{Regioning, Spaces};
+
 use super::Vcpu;
 use super::host::Host;
-use super::mmu::{follow_changes, set_tree};
+use super::mmu::{follow_changes, set_tree, spaces};
 use crate::arch::addr::Gfn;
+use crate::arch::state::efer;
 use crate::device::Tsc;
 use crate::paging::engine::Engine;
 use crate::region::Space;
@@ -38,6 +41,8 @@ const LATER_NS: u64 = 100_000_000;
 pub struct OwnPhase {
     /// When it begins.
     turn: Option<Turn>,
+    /// Run time until which it was charged to address spaces, in nanoseconds.
+    charged_ns: Option<u64>,
     /// Run time at which [`tick`] has something to do, in nanoseconds.
     look_ns: u64,
     /// It is in one, which ends at this time of its own.
@@ -94,6 +99,10 @@ fn look<V: Virt, M: HostMemory, H: Host>(
     ran_ns: u64,
 ) -> Option<u64> {
     let wanted = match vm.regions.wanted() {
+        // Pages of fast memory are chosen by the VM's samples, so that all histories are as old as another.
+        abi::regions::Regions::On(wanted) if vm.tiers.is_some() => {
+            Some(Regioning { spaces: Spaces::Vm, ..wanted })
+        }
         abi::regions::Regions::On(wanted) => Some(wanted),
         abi::regions::Regions::Off if vm.tiers.is_some() => None,
         abi::regions::Regions::Off => return None,
@@ -112,9 +121,18 @@ fn look<V: Virt, M: HostMemory, H: Host>(
     let mut next_ns = u64::MAX;
     // Processors without such bits tell of no accesses: sizes stand for working sets, and nothing ages.
     let engine = vcpu.mmu.engine();
+    let charged_ns = vcpu.phase.charged_ns.replace(ran_ns).unwrap_or(ran_ns);
+    let (root, ns) = (spaces::root(vcpu), ran_ns.saturating_sub(charged_ns));
+    let own = records.rounds.as_mut().and_then(|rounds| rounds.ran(vm_ns, root, ns));
     if engine != Engine::Nested || vcpu.virt.sets_dirty_bits() {
-        next_ns = ran_ns + (sample(vcpu, vm, host, records, vm_ns, tsc) - vm_ns);
+        next_ns = ran_ns + (sample(vcpu, vm, host, records, (Space::VM, vm_ns), tsc) - vm_ns);
+        if let Some(own) = own {
+            next_ns = next_ns.min(ran_ns + (sample(vcpu, vm, host, records, own, tsc) - own.1));
+        }
     }
+    let is_long = vcpu.virt.efer() & efer::LMA != 0;
+    let changes = vm.end_spaces(vcpu.id, &mut vcpu.work, records, is_long);
+    follow_changes(vcpu, changes);
     if vm.tiers.as_ref().is_some_and(|tiers| tiers.has_moves()) {
         let began = host.tsc();
         let changes = vm.tier_batch(vcpu.id, &mut vcpu.work);
@@ -143,30 +161,33 @@ fn look<V: Virt, M: HostMemory, H: Host>(
     Some(next_ns)
 }
 
-/// Takes a sample of the VM if it is due, or a part of it. The VM's virtual time at which there is more to do.
+/// Takes a sample of an address space if it is due at this virtual time of its, or a part of it. The time at which there is more to
+/// do.
 fn sample<V: Virt, M: HostMemory, H: Host>(
     vcpu: &mut Vcpu<V>,
     vm: &Vm<V::NestedFormat, M>,
     host: &mut H,
     records: &mut Records,
-    vm_ns: u64,
+    (space, now_ns): (Space, u64),
     tsc: u64,
 ) -> u64 {
-    let due_ns = |histories: &Histories| histories.due_ns(Space::VM);
+    let due_ns = |histories: &Histories| histories.due_ns(space);
     let due = records.guest.partition().histories().map_or(u64::MAX, due_ns);
-    if vm_ns < due {
+    if now_ns < due {
         return due;
     }
-    let (scan, changes) = vm.sample(vcpu.id, &mut vcpu.work, records, vm_ns);
+    let (scan, changes) = vm.sample(vcpu.id, &mut vcpu.work, records, space, now_ns);
     follow_changes(vcpu, changes);
     if scan.is_complete {
-        records.rounds.iter_mut().for_each(|rounds| rounds.sampled());
+        records.rounds.iter_mut().for_each(|rounds| rounds.sampled(space));
+    }
+    if scan.is_complete && space == Space::VM {
         let changes = vm.tier_pass(vcpu.id, &mut vcpu.work, records);
         follow_changes(vcpu, changes);
     }
     records.scans.took(host.tsc().wrapping_sub(tsc));
     let due = records.guest.partition().histories().map_or(u64::MAX, due_ns);
-    due.max(vm_ns + SOON_NS)
+    due.max(now_ns + SOON_NS)
 }
 
 /// The VCPU's turn has come.
@@ -186,7 +207,7 @@ fn begin<V: Virt, M: HostMemory>(
         return;
     }
     let aged = rounds.age(guest.partition_mut());
-    let answer = rounds.due(guest.partition_mut(), vcpu.id, ran_ns);
+    let answer = rounds.due(guest.partition_mut(), vcpu.id, spaces::root(vcpu), ran_ns);
     let changes = vm.follow_effects(vcpu.id, &mut vcpu.work, records, &aged);
     follow_changes(vcpu, changes);
     let changes = vm.follow_effects(vcpu.id, &mut vcpu.work, records, &answer.effects);

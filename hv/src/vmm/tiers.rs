@@ -4,6 +4,7 @@ use alloc::boxed::Box;
 use alloc::sync::Arc;
 
 use abi::config::Replacement;
+use abi::regions::{Regioning, Regions, Spaces};
 
 use super::backend::Backend;
 use super::guest::Guest;
@@ -85,6 +86,12 @@ pub(super) fn attach<B: Backend>(
     }
     let tiers = Arc::new(tiers);
     guest.vm.memory.get_mut().p2m.set_migration(&tiers.migration);
+    if let Regions::On(Regioning { spaces: Spaces::Cr3, .. }) = config.regions {
+        ::log::info!(
+            "{}: with fast memory regions are those of the VM as a whole (spaces=vm)",
+            guest.vm.name
+        );
+    }
     guest.vm.regions.sample_always();
     guest.vm.tiers = Some(tiers);
     Ok(())

@@ -1,19 +1,25 @@
 //! Mappings that come and go: birth, growth, sharing, privatisation, death (thesis 2.2.2).
 
+use alloc::vec::Vec;
+
 use super::records::{NIL, Node};
 use super::{Effects, Owner, Partition, Refused, Rid, Space};
 use crate::arch::addr::Gfn;
 use crate::region::Kind;
 
 impl Partition {
-    /// A number for an address space.
+    /// A number for an address space, whose virtual time begins at 0.
     ///
     /// # Errors
     /// [`Refused::Full`]: use [`Space::VM`] for it; its frames then count as the VM's.
     pub fn add_space(&mut self) -> Result<Space, Refused> {
         let free = self.spaces.iter().position(Option::is_none).ok_or(Refused::Full)?;
         self.spaces[free] = Some(0);
-        Ok(Space(free as u16))
+        let space = Space(free as u16);
+        if let Some(histories) = &mut self.histories {
+            histories.restart(space);
+        }
+        Ok(space)
     }
 
     /// The address space is gone, and all its mappings have been.
@@ -62,6 +68,41 @@ impl Partition {
         let region = self.frames[slot as usize].region();
         self.regions[region.index()].entries -= 1;
         Ok(self.settle(slot))
+    }
+
+    /// Whether there is a record for a further address space that maps a frame. Where there is none, a frame that becomes shared is
+    /// so until all its mappings are gone, and the further one is not known by name.
+    pub fn can_share(&self) -> bool {
+        self.free_node != NIL
+    }
+
+    /// Unmaps frames that address spaces which are gone still map: of `count` frames from number `from` on among all of RAM, as long as
+    /// `effects` has room. What that has done to regions is added there. Returns the number of the first frame that was not looked
+    /// at; `None`: there is none.
+    pub fn unmap_gone(
+        &mut self,
+        from: usize,
+        count: usize,
+        is_gone: impl Fn(Space) -> bool,
+        effects: &mut Vec<Effects>,
+    ) -> Option<usize> {
+        let end = from.saturating_add(count).min(self.frames.len());
+        for slot in from..end {
+            let gfn = self.gfn(slot as u32);
+            loop {
+                let gone = self.mappers(gfn).find(|(space, _)| is_gone(*space));
+                let Some((space, _)) = gone else { break };
+                if effects.len() == effects.capacity() {
+                    return Some(slot);
+                }
+                match self.unmap(gfn, space) {
+                    Ok(done) if done.is_empty() => {}
+                    Ok(done) => effects.push(done),
+                    Err(_) => break,
+                }
+            }
+        }
+        (end < self.frames.len()).then_some(end)
     }
 
     /// Puts a frame where its mappings say that it belongs.

@@ -39,7 +39,7 @@ pub struct SpaceEntry {
 
 /// What tells the address space of a VCPU. Kernels that isolate their tables from their users have two roots for one address
 /// space, side by side; they do so on Intel's processors only.
-fn root<V: Virt>(vcpu: &Vcpu<V>) -> Option<u64> {
+pub(in crate::vcpu) fn root<V: Virt>(vcpu: &Vcpu<V>) -> Option<u64> {
     let isolates = !vcpu.cpuid.limits().amd;
     let below = match vcpu.virt.efer() & efer::LMA != 0 {
         true if isolates => 0x1fff,

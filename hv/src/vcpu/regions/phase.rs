@@ -6,7 +6,7 @@ use arrayvec::ArrayVec;
 
 use crate::arch::Access;
 use crate::arch::addr::{Gfn, Gpa, Gva, PAGE_SIZE, is_canonical};
-use crate::arch::state::Gpr;
+use crate::arch::state::{Gpr, efer};
 use crate::device::Tsc;
 use crate::paging::MapError;
 use crate::paging::engine::Engine;
@@ -14,12 +14,13 @@ use crate::paging::guest_walk::{PagingState, peek};
 use crate::paging::tree_key::TreeKey;
 use crate::region::partition::Info;
 use crate::region::regioning::{Answer, Change, Event, Touch};
+use crate::region::rounds::Arrival;
 use crate::region::{Kind, Owner};
 use crate::vcpu::Vcpu;
 use crate::vcpu::exit_context::ExitContext;
 use crate::vcpu::host::Host;
 use crate::vcpu::micro::registers;
-use crate::vcpu::mmu::{follow_changes, set_tree};
+use crate::vcpu::mmu::{follow_changes, set_tree, spaces};
 use crate::vcpu::outcome::Outcome;
 use crate::virt::{FlushScope, Virt};
 use crate::vm::regions::Records;
@@ -128,8 +129,13 @@ pub(in crate::vcpu) fn touched<V: Virt, M: HostMemory, H: Host>(
             give_up_without_memory(vcpu, vm, host, records, done);
         }
         Some(records) if vcpu.phase.is_on() => {
-            let touch = touch(vcpu, vm, records, page);
-            perform(vcpu, vm, host, records, now_ns, Event::Touch(touch));
+            let is_programs = !page.is_by_kernel(vcpu);
+            let done = if is_programs { arrive(vcpu, vm, records, page.gpa.frame(), now_ns) } else { Ok(()) };
+            give_up_without_memory(vcpu, vm, host, records, done);
+            if done.is_ok() {
+                let touch = touch(vcpu, vm, records, page);
+                perform(vcpu, vm, host, records, now_ns, Event::Touch(touch));
+            }
         }
         // Its tables are those of a phase, and it has none.
         _ => end(vcpu, vm, host),
@@ -137,6 +143,32 @@ pub(in crate::vcpu) fn touched<V: Virt, M: HostMemory, H: Host>(
     drop(slot);
     vcpu.phase.leave_out(host.tsc().wrapping_sub(tsc));
     Outcome::Resume
+}
+
+/// The VCPU's program touches a frame: its address space maps it, and is the one that the phase is about from now on.
+fn arrive<V: Virt, M: HostMemory>(
+    vcpu: &mut Vcpu<V>,
+    vm: &Vm<V::NestedFormat, M>,
+    records: &mut Records,
+    gfn: Gfn,
+    now_ns: u64,
+) -> Result<(), MapError> {
+    let Records { guest, rounds, .. } = &mut *records;
+    let Some(rounds) = rounds.as_mut().filter(|rounds| rounds.in_phase() == Some(vcpu.id)) else {
+        return Ok(());
+    };
+    let (root, is_long) = (spaces::root(vcpu), vcpu.virt.efer() & efer::LMA != 0);
+    let work = &mut vcpu.work;
+    let has_programs = |root| vm.has_programs(work, root, is_long);
+    let Arrival { is_switch, effects } =
+        rounds.arrive(guest.partition_mut(), now_ns, root, gfn, has_programs);
+    let changes = vm.follow_effects(vcpu.id, &mut vcpu.work, records, &effects);
+    follow_changes(vcpu, changes);
+    if is_switch {
+        vcpu.phase.ahead = 0;
+        close_all(vcpu, vm)?;
+    }
+    Ok(())
 }
 
 /// Whether a page is in a region that was found.

@@ -1,10 +1,13 @@
 //! Regions that are found and mapped to caches by themselves: a program on a modelled processor, whose faults the run loop gets.
 
+mod spaces;
+
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use super::*;
 use crate::arch::addr::{Gfn, Gpa, Gva, Hpa};
+use crate::arch::state::efer;
 use crate::arch::{Access, Exception};
 use crate::guest::build::scrub;
 use crate::paging::engine::Engine;
@@ -49,6 +52,8 @@ struct Scene {
     processor: Processor,
     shadow_processor: ShadowProcessor,
     at: u64,
+    /// The first frames of the running program's regions.
+    regions: [u64; 2],
 }
 
 impl Scene {
@@ -63,7 +68,7 @@ impl Scene {
         machine.vcpu.virt.regs.cpl = 3;
         machine.vcpu.virt.set_gpr(Gpr::Rsp, (STACK << 12) + 0x800);
         let (processor, shadow_processor) = (Processor::new(Vendor::Amd), ShadowProcessor::default());
-        let mut scene = Scene { machine, processor, shadow_processor, at: 0 };
+        let mut scene = Scene { machine, processor, shadow_processor, at: 0, regions: REGIONS };
         // The timer is armed.
         scene.exit(None);
         scene
@@ -79,14 +84,20 @@ impl Scene {
 
     /// The guest exits: at a fault, or because the timer has come.
     fn exit(&mut self, fault: Option<Gpa>) {
+        let vcpu = &self.machine.vcpu;
+        let touch = if vcpu.mmu.is_shadow() { TOUCH_SHADOWED } else { TOUCH };
+        self.exit_by(fault.map(|gpa| (touch, gpa.0)));
+    }
+
+    /// The same, with one exit before, and what it chooses.
+    fn exit_by(&mut self, first: Option<(Step, u64)>) {
         let Machine { vm, vcpu, host } = &mut self.machine;
         let interrupt: Step = |f| {
             f.cpu.tsc.set(f.cpu.tsc.get() + 10);
             Exit::Interrupt
         };
-        let touch = if vcpu.mmu.is_shadow() { TOUCH_SHADOWED } else { TOUCH };
-        vcpu.virt.script = fault.map(|_| touch).into_iter().chain([interrupt]).collect();
-        vcpu.virt.choices = fault.map(|gpa| gpa.0).into_iter().collect();
+        vcpu.virt.script = first.map(|first| first.0).into_iter().chain([interrupt]).collect();
+        vcpu.virt.choices = first.map(|first| first.1).into_iter().collect();
         host.wanted_at = Some(host.cpu.tsc.get() + 5);
         match run(vcpu, vm, &mut (), host) {
             Return::Move(domain) => host.domain = domain,
@@ -116,7 +127,8 @@ impl Scene {
                 Some(Roots::Nested(root)) => nested(root),
                 None => nested(vm.memory.read().nested.root(TreeKey::FIRST)),
                 Some(Roots::Shadow(root)) => {
-                    let root = Root { frame: root.frame(), long: false };
+                    let long = vcpu.virt.regs.efer & efer::LMA != 0;
+                    let root = Root { frame: root.frame(), long };
                     let registers = Registers { smep: false, smap: false, ac: false };
                     let (gva, access) = (Gva(gpa.0), Access { user: true, ..Access::WRITE });
                     self.shadow_processor.access(&tables, root, registers, gva, access).is_ok()
@@ -140,7 +152,7 @@ impl Scene {
             self.access(STACK);
             for _ in 0..visit {
                 self.at += 1;
-                self.access(REGIONS[n as usize % 2] + self.at % FRAMES);
+                self.access(self.regions[n as usize % 2] + self.at % FRAMES);
             }
         }
     }

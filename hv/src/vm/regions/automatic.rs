@@ -7,14 +7,19 @@ use alloc::vec::Vec;
 use core::sync::atomic::Ordering;
 
 use super::{NotPlaced, PHASE, Records, Regions};
-use crate::arch::addr::{Gfn, Hpa};
+use crate::arch::addr::{Gfn, Gpa, Hpa, PAGE_SIZE};
+use crate::mem::guest_memory::GuestMemory;
 use crate::mem::pieces::OutOfMemory;
 use crate::paging::MapError;
 use crate::paging::format::{NestedAttr, PteFormat};
 use crate::region::partition::Info;
 use crate::region::rounds::{At, Rounds};
+use crate::region::spaces::MOST_CHANGES;
 use crate::region::{Effect, Effects, Kind, Owner, Rid, Target};
 use crate::vm::{HostMemory, MapChanges, Vm};
+
+/// Bytes of a root's entries for the half of addresses that programs have.
+const USER_BYTES: u64 = PAGE_SIZE / 2;
 
 impl Regions {
     /// For a VM in which the hypervisor looks for regions in this way, or not at all.
@@ -91,9 +96,10 @@ impl Records {
     /// # Errors
     /// No memory.
     pub fn rounds(&mut self, wanted: abi::regions::Regioning) -> Result<&mut Rounds, OutOfMemory> {
-        let is_known = self.rounds.as_ref().is_some_and(|rounds| *rounds.settings() == wanted);
-        if !is_known {
-            self.rounds = Some(Box::new(Rounds::new(wanted, self.guest.partition_mut())?));
+        match &mut self.rounds {
+            Some(rounds) if *rounds.settings() == wanted => {}
+            Some(rounds) => rounds.change(wanted, self.guest.partition())?,
+            None => self.rounds = Some(Box::new(Rounds::new(wanted, self.guest.partition_mut())?)),
         }
         self.rounds.as_deref_mut().ok_or(OutOfMemory)
     }
@@ -184,6 +190,28 @@ impl<F: PteFormat<Attr = NestedAttr>, M: HostMemory> Vm<F, M> {
         changes
     }
 
+    /// Unmaps some frames of address spaces that are gone. `is_long`: the guest's page tables have four levels.
+    pub fn end_spaces(&self, vcpu: u32, work: &mut u32, records: &mut Records, is_long: bool) -> MapChanges {
+        let Some(rounds) = &mut records.rounds else { return MapChanges::default() };
+        let has_programs = |root| self.has_programs(work, root, is_long);
+        let effects = rounds.sweep(records.guest.partition_mut(), has_programs);
+        self.follow_effects(vcpu, work, records, &effects)
+    }
+
+    /// Whether the page tables with this root lead to memory of a program's: an entry of the half that programs have is present. Only of
+    /// tables of four levels it is known that they do not.
+    pub fn has_programs(&self, work: &mut u32, root: u64, is_long: bool) -> bool {
+        if !is_long {
+            return true;
+        }
+        let memory = self.read_memory(work);
+        let mut entries = [0; 512];
+        (0..USER_BYTES).step_by(entries.len()).any(|offset| {
+            let read = memory.ram().read(Gpa(root).wrapping_add(offset), &mut entries);
+            read.is_err() || entries.iter().step_by(8).any(|first| first & 1 != 0)
+        })
+    }
+
     /// Has nested leaves tell of each of these frames by itself, so that samples do.
     pub fn keep_small(&self, work: &mut u32, frames: impl Iterator<Item = Gfn>) {
         let mut memory = self.lock_memory(work);
@@ -263,7 +291,14 @@ impl<F: PteFormat<Attr = NestedAttr>, M: HostMemory> Vm<F, M> {
         let Some(rounds) = &mut records.rounds else { return MapChanges::default() };
         let mut effects = Vec::new();
         rounds.give_up(records.guest.partition_mut(), |effect| keep(&mut effects, effect));
-        let changes = self.follow_effects(vcpu, work, records, &effects);
+        let mut changes = self.follow_effects(vcpu, work, records, &effects);
+        // Two passes over all frames: one may be running that has left some behind.
+        for _ in 0..2 * (records.guest.partition().frames() / MOST_CHANGES + 1) {
+            let rounds = records.rounds.as_mut();
+            let left = rounds.and_then(|rounds| rounds.leave(records.guest.partition_mut()));
+            let Some(effects) = left else { break };
+            changes.add(self.follow_effects(vcpu, work, records, &effects));
+        }
         records.rounds = None;
         self.regions.withdraw();
         changes

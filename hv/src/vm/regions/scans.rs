@@ -44,6 +44,8 @@ pub struct Scans {
     /// The large leaf that was read last in each set of tables, and whether it was accessed: its bit is cleared at its first group,
     /// and counts for the others, too.
     large: ArrayVec<(TreeKey, GpaRange, bool), TREES>,
+    /// The address space whose sample was taken last, or a part of it.
+    last: Option<Space>,
 }
 
 /// Accessed bits of all sets of nested tables of a VM.
@@ -123,10 +125,21 @@ impl<F: PteFormat<Attr = NestedAttr>, M: HostMemory> AccessSource for BothAccess
 }
 
 impl<F: PteFormat<Attr = NestedAttr>, M: HostMemory> Vm<F, M> {
-    /// Takes a sample of the VM at this virtual time of its, or goes on with it, on behalf of a VCPU. The other VCPUs have flushed what
-    /// that owes; the caller must.
-    pub fn sample(&self, vcpu: u32, work: &mut u32, records: &mut Records, vm_ns: u64) -> (Scan, MapChanges) {
+    /// Takes a sample of an address space at this virtual time of its, or goes on with it, on behalf of a VCPU. The other VCPUs have
+    /// flushed what that owes; the caller must.
+    pub fn sample(
+        &self,
+        vcpu: u32,
+        work: &mut u32,
+        records: &mut Records,
+        space: Space,
+        now_ns: u64,
+    ) -> (Scan, MapChanges) {
         let Records { guest, scans, .. } = records;
+        if scans.last.replace(space) != Some(space) {
+            // What is kept was read of another one's frames.
+            scans.large.clear();
+        }
         let engine = self.translation.in_force();
         let (scan, nested_owes, shadow_owes) = {
             let memory = self.read_memory(work);
@@ -137,7 +150,7 @@ impl<F: PteFormat<Attr = NestedAttr>, M: HostMemory> Vm<F, M> {
                 shadow: shadow.as_mut().and_then(|shadow| shadow.as_mut()),
                 has_cleared: false,
             };
-            let scan = guest.partition_mut().scan(Space::VM, vm_ns, &mut source, PART);
+            let scan = guest.partition_mut().scan(space, now_ns, &mut source, PART);
             let nested_owes = source.nested.as_ref().is_some_and(NestedAccess::has_cleared);
             let shadow_owes = match source.shadow {
                 Some(shadow) if source.has_cleared => shadow.flush_accessed() != TlbFlush::None,
