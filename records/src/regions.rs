@@ -48,6 +48,8 @@ pub struct Region {
     pub moves: u64,
     /// How long it is used at a time, in nanoseconds, or [`UNKNOWN`].
     pub access_ns: u32,
+    /// The frame of the root of its address space's page tables, or [`UNKNOWN`]: it belongs to the VM as a whole.
+    pub space: u32,
 }
 
 /// The record.
@@ -113,11 +115,12 @@ impl Region {
             | u64::from(self.is_guests) << 16
             | u64::from(self.kind) << 24
             | u64::from(cache) << 32;
-        [what, joined(self.frames, self.working_set), self.moves, u64::from(self.access_ns)]
+        [what, joined(self.frames, self.working_set), self.moves, joined(self.access_ns, self.space)]
     }
 
     fn read([what, size, moves, access]: [u64; EACH]) -> Region {
         let (frames, working_set) = halves(size);
+        let (access_ns, space) = halves(access);
         Region {
             number: what as u16,
             is_guests: what >> 16 & 1 != 0,
@@ -126,7 +129,8 @@ impl Region {
             frames,
             working_set,
             moves,
-            access_ns: access as u32,
+            access_ns,
+            space,
         }
     }
 }
@@ -233,6 +237,7 @@ mod tests {
                 working_set: UNKNOWN,
                 moves: n.into(),
                 access_ns: 11,
+                space: 12,
             };
         }
         regions

@@ -201,7 +201,7 @@ fn regions<V: Virt, M: HostMemory>(
         json.end()?;
     }
     let Some(rounds) = &records.rounds else { return json.end() };
-    let (counts, scans) = (rounds.counts(), &records.scans);
+    let (counts, spaces, scans) = (rounds.counts(), rounds.space_counts(), &records.scans);
     for (name, count) in [
         (key::REGIONS_FOUND, records.found().count() as u64),
         (key::ROUNDS, counts.rounds),
@@ -216,6 +216,10 @@ fn regions<V: Virt, M: HostMemory>(
         (key::ACCESS_SAMPLES, scans.samples),
         (key::SAMPLE_TICKS, scans.ticks),
         (key::SAMPLE_LONGEST, scans.longest),
+        (key::KNOWN_SPACES, spaces.used),
+        (key::SPACES_MADE, spaces.made),
+        (key::SPACES_ENDED, spaces.ended),
+        (key::SPACES_REFUSED, spaces.refused),
     ] {
         json.number(name, count)?;
     }

@@ -70,7 +70,10 @@ pub fn regions<V: Virt, M: HostMemory>(view: &View<'_, V, M>, answer: &mut dyn W
 /// The largest regions that the hypervisor has found, and what it has done for that.
 fn found(records: &Records, answer: &mut dyn Write) -> fmt::Result {
     let Some(rounds) = &records.rounds else { return Ok(()) };
-    writeln!(answer, "found   kind     caches    frames  working set   used for us     moves   opened")?;
+    writeln!(
+        answer,
+        "found   kind     caches    frames  working set   used for us     moves   opened  space"
+    )?;
     let partition = records.guest.partition();
     // The smallest of the largest is the one that a larger one takes the place of.
     let mut largest: ArrayVec<(u32, Rid), MOST_FOUND> = ArrayVec::new();
@@ -98,8 +101,18 @@ fn found(records: &Records, answer: &mut dyn Write) -> fmt::Result {
             None => write!(answer, "  {:>12}", "-")?,
         }
         let record = records.micro.record(*rid);
-        writeln!(answer, "{:>10} {:>8}", record.moves, record.opened)?;
+        write!(answer, "{:>10} {:>8}", record.moves, record.opened)?;
+        match rounds.root(info.owner) {
+            Some(root) => writeln!(answer, "  {root:x}")?,
+            None => writeln!(answer, "  VM")?,
+        }
     }
+    let spaces = rounds.space_counts();
+    writeln!(
+        answer,
+        "address spaces {}: made {}, ended {}; touches without one {}",
+        spaces.used, spaces.made, spaces.ended, spaces.refused
+    )?;
     let counts = rounds.counts();
     writeln!(
         answer,

@@ -323,7 +323,8 @@ fn regions_are_looked_for_when_that_is_asked_for() {
         let _one = partition.merge(first, second).unwrap();
     }
     let text = answer(&mut scene, "regions");
-    let shown = text.contains("  regular  all            2            2             -         0        0\n");
+    let shown =
+        text.contains("  regular  all            2            2             -         0        0  VM\n");
     assert!(shown && text.contains("\n1 regions found in 0 rounds: "), "{text}");
     assert!(text.contains("\nsamples of accesses 0, 0 ticks"), "{text}");
     let text = answer(&mut scene, "regions off");

@@ -6,6 +6,7 @@
 use records::regions::{BINS, Cache, DOMAINS, LISTED, Region, Regions as Snapshot, UNKNOWN};
 
 use super::{Records, Regions};
+use crate::arch::addr::PAGE_SHIFT;
 use crate::region::partition::{Info, Partition};
 use crate::region::{Kind, Owner, Rid};
 
@@ -96,6 +97,8 @@ impl Records {
             Kind::Global => (4, None),
         };
         let access_ns = self.rounds.as_ref().and_then(|rounds| rounds.access_ns(rid));
+        let root = self.rounds.as_ref().and_then(|rounds| rounds.root(info.owner));
+        let space = root.and_then(|root| u32::try_from(root >> PAGE_SHIFT).ok());
         let region = Region {
             number,
             is_guests,
@@ -105,6 +108,7 @@ impl Records {
             working_set: working_set.unwrap_or(UNKNOWN),
             moves: self.micro.record(rid).moves,
             access_ns: access_ns.unwrap_or(UNKNOWN),
+            space: space.unwrap_or(UNKNOWN),
         };
         // The smallest one gives way.
         let count = (count + 1).min(LISTED);

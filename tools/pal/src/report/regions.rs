@@ -95,7 +95,7 @@ fn table(all: &[&Regions]) -> String {
     let Some(last) = all.last().filter(|last| !last.regions.is_empty()) else { return String::new() };
     let mut html = String::from(
         "<div class=\"wide\"><table class=\"regions\"><tr><th>region</th><th>kind</th><th>cache</th><th>size</th>\
-         <th>working set</th><th>used for</th><th>VCPUs moved</th></tr>",
+         <th>working set</th><th>used for</th><th>VCPUs moved</th><th>space</th></tr>",
     );
     let moves = moves(all);
     for region in &last.regions {
@@ -104,9 +104,10 @@ fn table(all: &[&Regions]) -> String {
         let cache = region.cache.map_or_else(|| "all".into(), |cache| cache.to_string());
         let used = region.working_set.map_or_else(|| "–".into(), kib);
         let time = region.access_ns.map_or_else(|| "–".into(), |ns| format!("{} µs", ns / 1000));
+        let space = region.space_root.map_or_else(|| "VM".into(), |root| format!("{root:x}"));
         let _ = write!(
             html,
-            "<tr><td>{by}{}</td><td>{}</td><td>{cache}</td><td>{}</td><td>{used}</td><td>{time}</td><td>{}</td></tr>",
+            "<tr><td>{by}{}</td><td>{}</td><td>{cache}</td><td>{}</td><td>{used}</td><td>{time}</td><td>{}</td><td>{space}</td></tr>",
             region.number,
             escape(&region.kind),
             kib(region.bytes),
@@ -225,7 +226,7 @@ mod tests {
         let all = figures::series(&runs);
         let html = section(&all, 4.0).unwrap();
         assert_eq!(html.matches("<svg").count(), 2, "{html}");
-        let row = "<tr><td>259</td><td>local</td><td>0</td><td>3072 KiB</td><td>2048 KiB</td><td>123 µs</td><td>450</td></tr>";
+        let row = "<tr><td>259</td><td>local</td><td>0</td><td>3072 KiB</td><td>2048 KiB</td><td>123 µs</td><td>450</td><td>12000</td></tr>";
         assert!(
             html.contains(row) && html.contains("<td>the guest's 1</td><td>regular</td><td>all</td>"),
             "{html}"

@@ -122,6 +122,8 @@ pub struct Region {
     pub working_set: Option<u64>,
     /// How long it is used at a time, in nanoseconds, if that is known.
     pub access_ns: Option<u64>,
+    /// The root of its address space's page tables, a physical address of the guest; `None`: it is the VM's as a whole.
+    pub space_root: Option<u64>,
     /// VCPUs that it has moved in the time of the line.
     pub moves: u64,
 }
@@ -274,6 +276,7 @@ fn region(line: &Value) -> Region {
         bytes: frames(&line["frames"]),
         working_set: line["working_set"].as_u64().map(|_| frames(&line["working_set"])),
         access_ns: line["access_ns"].as_u64(),
+        space_root: line["space_root"].as_u64(),
         moves: number(&line["moves"]),
     }
 }
@@ -296,7 +299,8 @@ pub mod tests {
     pub const REGIONS: &str = r#"{"v":1,"t":"regions","vm":"a","time_ns":9,"machine_ns":2000000000,"span_ns":100000000,"frames":65536,
         "found":2,"defined":1,"closed_faults":460,"moves":450,"opened":1,"globalised":0,"rounds":3,
         "caches":[{"frames":768,"working_set":512},{"frames":768,"working_set":768}],"map":"..0011..","regions":[
-        {"region":259,"by":"hypervisor","kind":"local","cache":0,"frames":768,"working_set":512,"access_ns":123456,"moves":225},
+        {"region":259,"by":"hypervisor","kind":"local","cache":0,"frames":768,"working_set":512,"access_ns":123456,"space_root":73728,
+         "moves":225},
         {"region":1,"by":"guest","kind":"regular","cache":null,"frames":2,"working_set":null,"access_ns":null,"moves":0}]}"#;
 
     #[test]

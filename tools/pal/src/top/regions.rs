@@ -57,12 +57,13 @@ pub fn rows(seen: &Regions) -> Vec<String> {
         lines.push(format!("  {before}{}", some.join("  ")));
     }
     if !seen.regions.is_empty() {
-        lines.push("    region  kind     cache      size  working set  used for  moves/s".into());
+        lines.push("    region  kind     cache      size  working set  used for  moves/s  space".into());
     }
     lines.extend(seen.regions.iter().take(MOST).map(|it| {
         let cache = it.cache.map_or_else(|| "all".into(), |cache| cache.to_string());
+        let space = it.space_root.map_or_else(|| "VM".into(), |root| format!("{root:x}"));
         format!(
-            "    {:<7} {:<8} {cache:<5} {:>9}  {:>11} {:>9}  {:>7}",
+            "    {:<7} {:<8} {cache:<5} {:>9}  {:>11} {:>9}  {:>7}  {space}",
             it.name(),
             it.kind,
             bytes(Some(it.bytes)),
@@ -94,9 +95,9 @@ mod tests {
         let expected = [
             "  regions  found 2, the guest's 1; moves/s 4500, opened/s 10",
             "  caches (working set) 0: 3.0M (2.0M)  1: 3.0M (3.0M)",
-            "    region  kind     cache      size  working set  used for  moves/s",
-            "    259     local    0          3.0M         2.0M    123 us     2250",
-            "    g1      regular  all          8K            –         –        0",
+            "    region  kind     cache      size  working set  used for  moves/s  space",
+            "    259     local    0          3.0M         2.0M    123 us     2250  12000",
+            "    g1      regular  all          8K            –         –        0  VM",
         ];
         assert_eq!(rows(&seen()), expected);
     }
@@ -111,7 +112,7 @@ mod tests {
         assert_eq!(all.as_ref().unwrap().regions[0].moves, 2 * seen().regions[0].moves);
         begin_again(&mut all);
         let shown = rows(all.as_ref().unwrap());
-        assert!(shown[0].ends_with("moves/s –, opened/s –") && shown[3].ends_with("–"), "{shown:?}");
+        assert!(shown[0].ends_with("moves/s –, opened/s –") && shown[3].ends_with("–  12000"), "{shown:?}");
         assert_eq!(shown.len(), rows(&seen()).len());
     }
 
@@ -121,8 +122,16 @@ mod tests {
         // The largest that records can say.
         let most = u64::from(u32::MAX) << 12;
         let (working_set, access_ns, moves) = (Some(most), Some(u64::from(u32::MAX)), 100_000_000);
-        let region =
-            Region { number: 65_535, bytes: most, working_set, access_ns, moves, ..many.regions[0].clone() };
+        let space_root = Some(0xff_ffff_f000);
+        let region = Region {
+            number: 65_535,
+            bytes: most,
+            working_set,
+            access_ns,
+            space_root,
+            moves,
+            ..many.regions[0].clone()
+        };
         many.regions = vec![region; 16];
         many.caches = vec![(most, 5 << 20); 16];
         let shown = rows(&many);

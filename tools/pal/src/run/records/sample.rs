@@ -159,6 +159,7 @@ impl Samples {
                 "frames": it.frames,
                 "working_set": known(it.working_set),
                 "access_ns": known(it.access_ns),
+                "space_root": known(it.space).map(|frame| u64::from(frame) << 12),
                 "moves": moves,
             })
         });
@@ -298,12 +299,14 @@ mod tests {
                 frames: 40,
                 working_set: 30,
                 moves,
+                space: 5,
                 ..Default::default()
             };
             let unknown = regions::Region {
                 is_guests: true,
                 kind: 9,
                 working_set: regions::UNKNOWN,
+                space: regions::UNKNOWN,
                 cache: None,
                 ..region
             };
@@ -330,12 +333,12 @@ mod tests {
         assert_eq!(
             second["regions"][0],
             json!({ "region": 7, "by": "hypervisor", "kind": "local", "cache": 1, "frames": 40,
-            "working_set": 30, "access_ns": 0, "moves": 7 })
+            "working_set": 30, "access_ns": 0, "space_root": 0x5000, "moves": 7 })
         );
         assert_eq!(
             second["regions"][1],
             json!({ "region": 7, "by": "guest", "kind": "?", "cache": null, "frames": 40,
-            "working_set": null, "access_ns": 0, "moves": 7 })
+            "working_set": null, "access_ns": 0, "space_root": null, "moves": 7 })
         );
         assert_eq!(read(5000, 3, 0)["regions"][0]["moves"], 3, "the number has come again");
         assert_eq!(read(6000, 9, 1)["moves"], 18, "the VM was reset");
