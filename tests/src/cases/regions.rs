@@ -14,6 +14,11 @@ pub const CASES: &[Case] = &[
     // never do.
     only("qemu-svm", "regions: those of a program are mapped to two caches", spread).at_length(),
     only("qemu-svm", "regions: two caches are better than one, by modelled cycles", gains),
+    only("qemu-svm", "regions: two programs of a VM have a cache each", |c| two_programs(c, "cr3")),
+    only("qemu-svm", "regions: two programs have one cache where the VM is the address space", |c| {
+        two_programs(c, "vm")
+    })
+    .at_length(),
     only("qemu-svm", "regions: two VMs of two VCPUs have a cache each", |c| balanced_vms(c, [60, 30]))
         .at_length(),
     only("qemu-svm", "regions: two VMs of two VCPUs have a cache each, at length", |c| {
@@ -75,10 +80,51 @@ fn small_caches(context: &Context) -> Result<String> {
     Ok(lab)
 }
 
+/// A VM with a program on each of its two VCPUs, whose memory is larger than a cache together: `balance` finds regions in both, and maps
+/// each program to a cache of its own if an address space is a root of page tables (`cr3`). All go to one cache if it is the VM.
+fn two_programs(context: &Context, spaces: &str) -> Result<()> {
+    let (lab, samples) = (small_caches(context)?, context.path("samples.jsonl"));
+    let stats = context.path("stats.json");
+    let policy = format!(
+        "balance,q_us=100,period_ms=50,phase_ms=8,move_us=4,least_us=20,cache_kib=256,spaces={spaces}"
+    );
+    let put = format!("{}:/memlat", context.memlat.display());
+    let program = "/memlat chase 96 16384 120 60";
+    let exec = format!("{program} > /other & {program}; wait; cat /other");
+    let machine = ["--lab", &lab, "--lab-from", "session", "--lab-time", "--lab-check", "off"];
+    let quick = ["--append", "mitigations=off initcall_blacklist=load_system_certificate_list"];
+    let guest =
+        ["--pcpus", "2,sockets=2", "--vcpus", "2", "--regions", &policy, "--put", &put, "--exec", &exec];
+    let records = ["--samples", &samples, "--stats", &stats];
+    let run = context.run(&[&machine[..], &quick, &guest, &records].concat())?.status(0)?;
+    ensure!(run.stdout().matches(" right").count() == 2, "{}", run.stdout());
+    let text = std::fs::read_to_string(&samples)?;
+    let lines = text.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok());
+    // The address spaces and caches of regions of a program's size.
+    let homes = lines.filter(|line| line["t"] == "regions").map(|line| -> Vec<(Option<u64>, u64)> {
+        let all = line["regions"].as_array().into_iter().flatten();
+        let large = all.filter(|region| region["frames"].as_u64().is_some_and(|frames| frames >= 16));
+        large.filter_map(|region| Some((region["space_root"].as_u64(), region["cache"].as_u64()?))).collect()
+    });
+    let homes: Vec<_> = homes.collect();
+    let are_apart = homes.iter().any(|homes| homes.iter().any(|(_, cache)| *cache != homes[0].1));
+    let are_programs = homes.iter().any(|homes| {
+        homes.iter().any(|(root, cache)| root.is_some() && *root != homes[0].0 && *cache != homes[0].1)
+    });
+    let regions = &read_stats(&stats)?["guests"][0]["paging"]["regions"];
+    let said = || format!("{homes:?} {regions}");
+    ensure!(homes.iter().any(|homes| !homes.is_empty()), "nothing is mapped to a cache: {}", said());
+    match spaces {
+        "cr3" => ensure!(are_programs && regions["spaces_made"].as_u64() >= Some(2), "{}", said()),
+        _ => ensure!(!are_apart && regions["spaces_made"] == 0, "{}", said()),
+    }
+    Ok(())
+}
+
 /// Two VMs with a program on each of their two VCPUs, whose memory is as large as a cache together: `balance` finds regions in both, and
 /// maps each VM to a cache of its own. Milliseconds of modelled time before what the programs measure, and of that.
 fn balanced_vms(context: &Context, [warm, measured]: [u32; 2]) -> Result<()> {
-    let policy = "balance,q_us=100,period_ms=50,phase_ms=8,move_us=4,least_us=20,cache_kib=256";
+    let policy = "balance,q_us=100,period_ms=50,phase_ms=8,move_us=4,least_us=20,cache_kib=256,spaces=vm";
     let program = format!("/memlat chase 96 16384 {warm} {measured}");
     let vm = |name: &str| {
         format!(
