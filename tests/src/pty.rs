@@ -16,7 +16,10 @@ use rustix::{
     termios::{LocalModes, Winsize, tcgetattr, tcsetwinsize},
 };
 
-use crate::{context::Context, screen};
+use crate::{
+    context::{Context, quick_boot},
+    screen,
+};
 
 /// A running `pal` with a terminal.
 pub struct Person {
@@ -35,7 +38,7 @@ pub struct Person {
 impl Person {
     /// Starts `pal run` with these options on the case's machine.
     pub fn start(context: &Context, options: &[&str]) -> Result<Self> {
-        Self::types_pal(context, &[&["run"], &context.place()[..], options].concat())
+        Self::types_pal(context, &[&["run"], &context.place()[..], quick_boot(options), options].concat())
     }
 
     /// Starts `pal` with these arguments.

@@ -67,7 +67,8 @@ pub const CASES: &[Case] = &[
     }),
     only("bochs-vtx", "without EPT", |c| model(c, "core2_penryn_t9600", "shadow", "torture")),
     only("bochs-vtx", "without VT-x", no_vtx),
-    only("bochs-native", "torture: page tables", |c| kit(c, "torture", &[])),
+    // Of the emulator and the kit alone.
+    only("bochs-native", "torture: page tables", |c| kit(c, "torture", &[])).at_length(),
     only("bochs-vtx", "a guest's own page faults, shadow", own_page_faults),
     only("bochs-vtx", "no guest writes back the host's caches", write_back),
     only("bochs-vtx", "real mode", real_mode),

@@ -77,9 +77,9 @@ const CLOSE_EVERY: Duration = Duration::from_millis(900);
 /// A busy machine may take this many times as long as the guest is meant to run, plus this time.
 const PATIENCE: (u32, Duration) = (10, Duration::from_secs(900));
 
-/// Three seconds of the guests' time: each VCPU runs for many time slices.
+/// Two seconds of the guests' time: each VCPU runs for many time slices.
 fn short(context: &Context) -> Result<()> {
-    isolation(context, 3, 1)
+    isolation(context, 2, 1)
 }
 
 /// For `ISOLATION_MINUTES` minutes, or 30, with the seed `ISOLATION_SEED`, or one of the clock's.
