@@ -6,6 +6,7 @@
 //! must hold: each resident page is in both lists; each ghost is in one, and its [`Entry::named`] says who evicted it.
 
 pub mod lists;
+mod real;
 pub mod score;
 
 use alloc::{collections::TryReserveError, vec::Vec};

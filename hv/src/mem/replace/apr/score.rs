@@ -1,10 +1,9 @@
-//! Scores of the two policies of an object, in fixed point: sums of d^age for each judgement, which decay by d at each replacement
-//! in the object.
+//! Scores of the two policies of an object: sums of d^age for each judgement, which decay by d at each replacement in the object.
+//!
+//! Which sum is larger decides, however small both are: in a loop over more pages than there are frames each judgement is older than
+//! there are frames. So numbers are floating ([`Real`]); with a fixed point all of them would be 0 beyond some sixty frames.
 
-/// Bits behind the point.
-const FRACTION: u32 = 32;
-/// Ages from here on count nothing: 0.9^256 is below 2^-32.
-const AGES: usize = 256;
+use super::real::Real;
 
 /// The two policies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -27,56 +26,61 @@ impl Side {
 
 /// The powers of the decay factor d.
 #[derive(Clone, Debug)]
-pub struct Decay([u64; AGES]);
+pub struct Decay {
+    /// d^(2^n).
+    squares: [Real; 32],
+}
 
 impl Decay {
     /// Of d in thousandths, below 1000.
     pub fn new(milli: u32) -> Decay {
-        let factor = (u64::from(milli.min(999)) << FRACTION) / 1000;
-        let mut powers = [1u64 << FRACTION; AGES];
-        for age in 1..AGES {
-            powers[age] = (powers[age - 1] * factor) >> FRACTION;
-        }
-        Decay(powers)
+        let mut square = Real::ratio(milli.min(999), 1000);
+        let squares = core::array::from_fn(|_| {
+            let this = square;
+            square = square.times(square);
+            this
+        });
+        Decay { squares }
     }
 
-    fn power(&self, age: u32) -> i64 {
-        self.0.get(age as usize).map_or(0, |power| *power as i64)
+    /// d^age.
+    fn power(&self, age: u32) -> Real {
+        let bits = self.squares.iter().enumerate().filter(|(n, _)| age >> n & 1 == 1);
+        bits.fold(Real::ONE, |power, (_, square)| power.times(*square))
     }
 }
 
 /// The scores of an object.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Score([i64; 2]);
+pub struct Score([Real; 2]);
 
 impl Score {
     /// The side whose victim goes: the default unless the fallback is better.
     pub fn better(&self) -> Side {
-        if self.0[Side::Lifo as usize] > self.0[Side::Clock as usize] { Side::Lifo } else { Side::Clock }
+        let [clock, lifo] = self.0;
+        if lifo.is_above(clock) { Side::Lifo } else { Side::Clock }
     }
 
     /// A replacement in the object: what was judged before it counts less.
     pub fn decay(&mut self, decay: &Decay) {
-        for score in &mut self.0 {
-            *score = ((i128::from(*score) * i128::from(decay.power(1))) >> FRACTION) as i64;
-        }
+        self.0 = self.0.map(|score| score.times(decay.squares[0]));
     }
 
     /// A side named an idle page `age` replacements before the other side did.
     pub fn praise(&mut self, side: Side, age: u32, decay: &Decay) {
         let score = &mut self.0[side as usize];
-        *score = score.saturating_add(decay.power(age));
+        *score = score.plus(decay.power(age));
     }
 
     /// A side named a page `age` replacements ago, which was accessed since.
     pub fn punish(&mut self, side: Side, age: u32, decay: &Decay) {
         let score = &mut self.0[side as usize];
-        *score = score.saturating_sub(decay.power(age));
+        *score = score.plus(decay.power(age).negative());
     }
 
-    /// A side's score in 2^-32.
+    /// A side's score in 2^-32, for people and tests.
     pub fn of(&self, side: Side) -> i64 {
-        self.0[side as usize]
+        self.0[side as usize].fixed(32)
     }
 }
 
@@ -87,12 +91,12 @@ mod tests {
     /// The thesis' figure 3.4, with d = 0.5.
     #[test]
     fn scores_as_in_the_papers_example() {
-        const ONE: i64 = 1 << FRACTION;
+        const ONE: i64 = 1 << 32;
         let decay = Decay::new(500);
-        let mut score = Score([ONE * 6 / 10, ONE * 4 / 10]);
+        let mut score = Score([6, 4].map(|tenths| Real::ratio(tenths, 10)));
         let is = |score: &Score, clock: i64, lifo: i64| {
-            let near = |is: i64, tenths: i64| (is - ONE / 10_000 * tenths).abs() < 10_000;
-            assert!(near(score.0[0], clock) && near(score.0[1], lifo), "{score:?} {clock} {lifo}");
+            let near = |side, tenths: i64| (score.of(side) - ONE / 10_000 * tenths).abs() < 10_000;
+            assert!(near(Side::Clock, clock) && near(Side::Lifo, lifo), "{score:?} {clock} {lifo}");
         };
         score.decay(&decay);
         is(&score, 3000, 2000);
@@ -112,14 +116,31 @@ mod tests {
     }
 
     #[test]
+    fn judgements_of_any_age_decide() {
+        for (milli, age) in [(700, 100), (700, 300_000), (1, 4_000_000), (999, u32::MAX)] {
+            let decay = Decay::new(milli);
+            let mut score = Score::default();
+            assert_eq!(score.better(), Side::Clock, "the default wins a tie");
+            score.praise(Side::Lifo, age, &decay);
+            assert_eq!((score.better(), score.of(Side::Lifo)), (Side::Lifo, 0));
+            score.decay(&decay);
+            assert_eq!(score.better(), Side::Lifo);
+            // A younger judgement has more weight.
+            score.praise(Side::Clock, age - 1, &decay);
+            assert_eq!(score.better(), Side::Clock);
+            score.punish(Side::Clock, age - 2, &decay);
+            assert_eq!(score.better(), Side::Lifo);
+        }
+    }
+
+    #[test]
     fn nothing_overflows() {
         let decay = Decay::new(999);
-        let mut score = Score([i64::MAX - 1, i64::MIN + 1]);
-        score.praise(Side::Clock, 0, &decay);
-        score.punish(Side::Lifo, 0, &decay);
-        score.punish(Side::Lifo, u32::MAX, &decay);
-        score.decay(&decay);
-        assert!(score.of(Side::Clock) > 0 && score.of(Side::Lifo) < 0);
-        assert_eq!(Score::default().better(), Side::Clock, "the default wins a tie");
+        let mut score = Score::default();
+        for _ in 0..100_000 {
+            score.praise(Side::Clock, 0, &decay);
+            score.punish(Side::Lifo, 0, &decay);
+        }
+        assert!(score.of(Side::Clock) > 0 && score.of(Side::Lifo) < 0 && score.better() == Side::Clock);
     }
 }
