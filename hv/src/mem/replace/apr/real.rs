@@ -28,7 +28,7 @@ impl Real {
         if mantissa == 0 {
             return Real::default();
         }
-        // Positive: too long by so many bits.
+        // Positive: too long by this many bits.
         let long = 128 - mantissa.unsigned_abs().leading_zeros() as i64 - i64::from(BITS);
         let mantissa = if long >= 0 { mantissa / (1 << long) } else { mantissa << -long };
         Real { mantissa: mantissa as i64, exponent: exponent.saturating_add(long) }
@@ -64,7 +64,7 @@ impl Real {
         self.plus(other.negative()).mantissa > 0
     }
 
-    /// With so many bits behind the point (at most 62), towards 0, or the nearest one that there is.
+    /// With this many bits behind the point (at most 62), towards 0, or the nearest one that there is.
     pub fn fixed(self, bits: u32) -> i64 {
         let shift = self.exponent.saturating_add(i64::from(bits.min(BITS)));
         match shift {
