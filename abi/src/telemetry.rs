@@ -203,7 +203,7 @@ keys! {
     UPPER_UNSYNC = "upper_unsync", UPPER_TO_UNSYNC = "upper_to_unsync", UPPER_PROTECTED = "upper_protected",
     // stats.paging.regions
     REGIONS = "regions", CLOSED_FAULTS = "closed_faults", REGION_MOVES = "region_moves", REGIONS_OPENED = "regions_opened",
-    REGIONS_FOUND = "regions_found", ROUNDS = "rounds", TOUCHES = "touches", REGIONS_BORN = "regions_born",
+    REGIONS_FOUND = "regions_found", ROUNDS = "rounds", ROUNDS_LEFT_OUT = "rounds_left_out", PHASE_TICKS = "phase_ticks", TOUCHES = "touches", REGIONS_BORN = "regions_born",
     REGION_MERGES = "region_merges", FRAMES_EXCLUDED = "frames_excluded", FRAMES_AGED = "frames_aged",
     REGIONS_GIVEN_UP = "regions_given_up", REGIONS_PLACED = "regions_placed", ROUNDS_SPREAD = "rounds_spread",
     ACCESS_SAMPLES = "access_samples", SAMPLE_TICKS = "sample_ticks", SAMPLE_LONGEST = "sample_longest",

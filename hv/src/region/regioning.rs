@@ -12,6 +12,7 @@
 //! | `seen` | access and idle times of regions |
 //! | [`Turn`] | when a VCPU's phase is due |
 //! | [`Moves`] | pages that move VCPUs too often, which are excluded |
+//! | [`Steady`] | how many turns are left out while rounds lead to nothing new |
 //! | `worth` | what is torn down, and whether all of it brings anything |
 //!
 //! Pure: time (virtual, of the VCPU in this address space; without the hypervisor's own) and events are arguments, and what must
@@ -27,6 +28,7 @@ mod fuzz;
 mod moves;
 mod phase;
 mod seen;
+mod steady;
 #[cfg(test)]
 mod tests;
 mod turn;
@@ -41,6 +43,7 @@ pub use self::fuzz::fuzz_one;
 pub use self::moves::Moves;
 use self::phase::Phase;
 use self::seen::Seen;
+pub use self::steady::{Outcome, Steady};
 pub use self::turn::Turn;
 pub use self::worth::{Verdict, Worth};
 use super::partition::Partition;
@@ -200,6 +203,7 @@ struct OfSpace {
     number: u16,
     phase: Option<Phase>,
     worth: Worth,
+    steady: Steady,
 }
 
 impl Regioning {
@@ -252,7 +256,7 @@ impl Regioning {
     /// A number stands for another address space from now on, of which nothing is known.
     pub fn begin_space(&mut self, space: Space) {
         if let Some(of) = self.spaces.get_mut(usize::from(space.0)) {
-            (of.phase, of.worth) = (None, Worth::default());
+            (of.phase, of.worth, of.steady) = (None, Worth::default(), Steady::default());
         }
     }
 
@@ -290,6 +294,11 @@ impl Regioning {
     /// Judges an address space after a phase ([`Change::Finish`]) and the balancing that follows it.
     pub fn worth(&mut self, space: Space) -> Option<&mut Worth> {
         self.spaces.get_mut(usize::from(space.0)).map(|of| &mut of.worth)
+    }
+
+    /// Which turns of an address space are left out because rounds lead to nothing new.
+    pub fn steady(&mut self, space: Space) -> Option<&mut Steady> {
+        self.spaces.get_mut(usize::from(space.0)).map(|of| &mut of.steady)
     }
 
     /// The current region of a phase, if one is running and has touched any.

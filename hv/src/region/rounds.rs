@@ -25,6 +25,7 @@ use alloc::sync::Arc;
 
 pub use self::arrival::Arrival;
 use super::caches::Caches;
+use super::history::Scan;
 use super::partition::Partition;
 use super::regioning::{Answer, Change, Event, Params, Regioning, Round, Touch};
 use super::spaces::{self, SpaceSet, Spaces};
@@ -58,7 +59,11 @@ fn regioning(settings: &abi::regions::Regioning, partition: &Partition) -> Resul
 pub struct Counts {
     /// Phases that have ended.
     pub rounds: u64,
-    /// Faults in them.
+    /// Turns without a phase because rounds lead to nothing new.
+    pub left_out: u64,
+    /// Ticks of the hypervisor in phases: virtual time leaves them out.
+    pub ticks: u64,
+    /// Faults in phases.
     pub touches: u64,
     /// Regions that began with a frame.
     pub born: u64,
@@ -118,6 +123,10 @@ pub struct Rounds {
     phase: Option<VcpuPhase>,
     /// Address spaces that took part in the phase that has ended, until [`Rounds::end`].
     finished: SpaceSet,
+    /// Frames that count as a change: an eighth of a cache.
+    least_change: u32,
+    /// The balancer has an address space on several caches.
+    is_spread: bool,
     counts: Counts,
 }
 
@@ -134,6 +143,8 @@ impl Rounds {
             spaces: Spaces::new()?,
             phase: None,
             finished: SpaceSet::default(),
+            least_change: 0,
+            is_spread: false,
             counts: Counts::default(),
         };
         rounds.begin_spaces();
@@ -207,9 +218,25 @@ impl Rounds {
         self.regioning.times(rid).map(|(access, _)| access)
     }
 
-    /// A sample of an address space is complete.
-    pub fn sampled(&mut self, space: Space) {
-        self.spaces.sampled(space);
+    /// A part of a sample of an address space has been taken.
+    pub fn sampled(&mut self, space: Space, part: Scan) {
+        self.spaces.sampled(space, part);
+    }
+
+    /// Whether an address space takes its turn; it does not where rounds lead to nothing new.
+    fn takes_turn(&mut self, space: Space) -> bool {
+        let accessed = self.spaces.accessed(space);
+        let is_taken = match self.regioning.steady(space) {
+            Some(steady) => steady.takes_turn(accessed, self.least_change),
+            None => true,
+        };
+        self.counts.left_out += u64::from(!is_taken);
+        is_taken
+    }
+
+    /// A phase has cost this many ticks of the hypervisor's.
+    pub fn took(&mut self, ticks: u64) {
+        self.counts.ticks = self.counts.ticks.wrapping_add(ticks);
     }
 
     /// The address space of a program with this root (`None`: without paging); `None`: it has no number.
@@ -230,7 +257,7 @@ impl Rounds {
     }
 
     /// The turn of a VCPU has come that runs with this root, at this virtual time of its own. [`Change::CloseAll`]: its phase begins.
-    /// [`Change::None`]: it is left out, or another VCPU is in one.
+    /// [`Change::None`]: it is left out, or another VCPU is in one; [`Rounds::balance`] may find something to do all the same.
     pub fn due(&mut self, partition: &mut Partition, vcpu: u32, root: Option<u64>, now_ns: u64) -> Answer {
         if self.phase.is_some() {
             return Answer::new(Change::None);
@@ -238,6 +265,9 @@ impl Rounds {
         let mut phase = VcpuPhase { vcpu, current: None, asked: SpaceSet::default(), touches: 0 };
         let mut answer = Answer::new(Change::CloseAll);
         if let Some(space) = self.known(root) {
+            if !self.takes_turn(space) {
+                return Answer::new(Change::None);
+            }
             answer = self.regioning.on(partition, space, now_ns, Event::Due);
             phase.asked.insert(space);
             phase.current = Some((space, root));

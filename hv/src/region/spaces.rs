@@ -19,7 +19,7 @@
 
 use alloc::vec::Vec;
 
-use super::history::SAMPLE_NS;
+use super::history::{SAMPLE_NS, Scan};
 use super::partition::Partition;
 use super::regioning::Moves;
 use super::{Effects, SPACES, Space};
@@ -97,6 +97,8 @@ struct Slot {
     /// Its own samples, and how many there were after its last round.
     samples: u64,
     samples_at_round: u64,
+    /// Frames that the latest one has found accessed, and those that are known of the one being taken.
+    accessed: [u32; 2],
     /// Virtual time at its last round, in nanoseconds.
     round_ns: u64,
     moves: Moves,
@@ -201,9 +203,22 @@ impl Spaces {
         slot.samples.saturating_sub(slot.samples_at_round)
     }
 
-    /// A sample of an address space is complete.
-    pub fn sampled(&mut self, space: Space) {
-        self.slots[usize::from(space.0)].samples += 1;
+    /// A part of a sample of an address space has been taken.
+    pub fn sampled(&mut self, space: Space, part: Scan) {
+        let slot = &mut self.slots[usize::from(space.0)];
+        let [latest, so_far] = &mut slot.accessed;
+        *so_far = so_far.saturating_add(u32::try_from(part.accessed).unwrap_or(u32::MAX));
+        if part.is_complete {
+            *latest = core::mem::take(so_far);
+            slot.samples += 1;
+        }
+    }
+
+    /// Frames of an address space that its latest sample has found accessed, and those that belong to none: what a program begins to use
+    /// does not belong to it yet.
+    pub fn accessed(&self, space: Space) -> u32 {
+        let own = if space == Space::VM { 0 } else { self.slot(space).accessed[0] };
+        own.saturating_add(self.slot(Space::VM).accessed[0])
     }
 
     /// The moves of VCPUs that an address space's memory has caused.

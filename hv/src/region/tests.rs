@@ -7,8 +7,10 @@
 
 mod lru;
 mod machine;
+mod program;
 
-use self::machine::{CACHE, Machine, Mapping, Program};
+use self::machine::{CACHE, Machine, Mapping};
+use self::program::Program;
 use super::balance::{Policy, Profitable};
 
 /// Accesses at 10 to 100 ns each; beyond it the gain is a few percent, as with visits of 2^16 elements on Clovertown.
@@ -93,4 +95,14 @@ fn accesses_without_locality_cost_little_and_are_given_up() {
         machine.given_up()
     );
     assert!(machine.given_up() > 0 && machine.moves() < 10 && with / without < 1.1, "{with} {without}");
+}
+
+#[test]
+fn phases_become_rare_where_nothing_changes() {
+    // Phases after 1, 2, 4, 7 and 12 periods, all but two of them while it is measured.
+    let program = Program::memlat_of_one(100);
+    let mut machine = Machine::for_periods(12, Mapping::Policy(Policy::Balance), &[program]);
+    let time = machine.run()[0];
+    println!("loop of 100 frames: {time:.2} ns, {} phases", machine.phases());
+    assert!((4..=6).contains(&machine.phases()) && time < 10.2, "{} phases, {time}", machine.phases());
 }

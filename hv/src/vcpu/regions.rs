@@ -178,9 +178,7 @@ fn sample<V: Virt, M: HostMemory, H: Host>(
     }
     let (scan, changes) = vm.sample(vcpu.id, &mut vcpu.work, records, space, now_ns);
     follow_changes(vcpu, changes);
-    if scan.is_complete {
-        records.rounds.iter_mut().for_each(|rounds| rounds.sampled(space));
-    }
+    records.rounds.iter_mut().for_each(|rounds| rounds.sampled(space, scan));
     if scan.is_complete && space == Space::VM {
         let changes = vm.tier_pass(vcpu.id, &mut vcpu.work, records);
         follow_changes(vcpu, changes);
@@ -213,7 +211,9 @@ fn begin<V: Virt, M: HostMemory>(
     let changes = vm.follow_effects(vcpu.id, &mut vcpu.work, records, &answer.effects);
     follow_changes(vcpu, changes);
     if answer.change != Change::CloseAll {
-        return;
+        // Working sets have changed since, and other VMs' loads.
+        let changes = vm.balance_regions(vcpu.id, &mut vcpu.work, records);
+        return follow_changes(vcpu, changes);
     }
     if vm.begin_phase(&mut vcpu.work).is_err() {
         let Records { guest, rounds, .. } = records;

@@ -205,6 +205,8 @@ fn regions<V: Virt, M: HostMemory>(
     for (name, count) in [
         (key::REGIONS_FOUND, records.found().count() as u64),
         (key::ROUNDS, counts.rounds),
+        (key::ROUNDS_LEFT_OUT, counts.left_out),
+        (key::PHASE_TICKS, counts.ticks),
         (key::TOUCHES, counts.touches),
         (key::REGIONS_BORN, counts.born),
         (key::REGION_MERGES, counts.merges),

@@ -116,10 +116,11 @@ fn found(records: &Records, answer: &mut dyn Write) -> fmt::Result {
     let counts = rounds.counts();
     writeln!(
         answer,
-        "{} regions found in {} rounds: frames touched {}, regions begun {}, merged {}, placed {}; given up {} times; frames excluded \
+        "{} regions found in {} rounds, {} left out: frames touched {}, regions begun {}, merged {}, placed {}; given up {} times; frames excluded \
          {}, aged {}",
         records.found().count(),
         counts.rounds,
+        counts.left_out,
         counts.touches,
         counts.born,
         counts.merges,

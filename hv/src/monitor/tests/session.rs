@@ -325,7 +325,7 @@ fn regions_are_looked_for_when_that_is_asked_for() {
     let text = answer(&mut scene, "regions");
     let shown =
         text.contains("  regular  all            2            2             -         0        0  VM\n");
-    assert!(shown && text.contains("\n1 regions found in 0 rounds: "), "{text}");
+    assert!(shown && text.contains("\n1 regions found in 0 rounds, 0 left out: "), "{text}");
     assert!(text.contains("\nsamples of accesses 0, 0 ticks"), "{text}");
     let text = answer(&mut scene, "regions off");
     assert!(!scene.vm.regions.is_wanted() && !text.contains("found"), "{text}");

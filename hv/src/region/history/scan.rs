@@ -24,6 +24,8 @@ pub struct Scan {
     pub groups: u64,
     /// Frames whose histories have one more or one less than before.
     pub changed: u64,
+    /// Frames that were accessed since the sample before.
+    pub accessed: u64,
     /// The sample is complete; otherwise the next call goes on.
     pub is_complete: bool,
 }
@@ -64,7 +66,9 @@ impl Histories {
             && let Some(place) = self.next_present(space, from)
         {
             done.groups += 1;
-            done.changed += self.sample(space, place, plane, source, &region_of);
+            let (changed, accessed) = self.sample(space, place, plane, source, &region_of);
+            done.changed += changed;
+            done.accessed += accessed;
             from = place + 1;
         }
         done.is_complete = self.next_present(space, from).is_none();
@@ -86,7 +90,7 @@ impl Histories {
         None
     }
 
-    /// Replaces the bits of the address space's frames in one plane of a group. Returns how many differ from before.
+    /// Replaces the bits of the address space's frames in one plane of a group. Returns how many differ from before, and how many are set.
     fn sample(
         &mut self,
         space: Space,
@@ -94,18 +98,19 @@ impl Histories {
         plane: usize,
         source: &mut impl AccessSource,
         region_of: impl Fn(Gfn) -> Option<Rid>,
-    ) -> u64 {
+    ) -> (u64, u64) {
         let own = equal_bytes(&self.spaces[place], space.0 as u8);
-        let Some(first) = self.first_of(place) else { return 0 };
+        let Some(first) = self.first_of(place) else { return (0, 0) };
         if own == 0 {
             self.set_present(space, place, false);
-            return 0;
+            return (0, 0);
         }
-        let accessed = source.take_accessed(first, own);
+        let accessed = source.take_accessed(first, own) & own;
+        let all = u64::from(accessed.count_ones());
         let old = self.planes[place][plane];
-        let changed = (old ^ accessed) & own;
+        let changed = (old & own) ^ accessed;
         if changed == 0 {
-            return 0;
+            return (0, all);
         }
         let (mut count, mut flipped) = (0, 0);
         let ones = &mut self.ones[place];
@@ -128,6 +133,6 @@ impl Histories {
             }
         }
         self.planes[place][plane] ^= flipped;
-        count
+        (count, all)
     }
 }

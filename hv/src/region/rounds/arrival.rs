@@ -63,7 +63,7 @@ impl Rounds {
         }
         arrival.is_switch = before.is_none_or(|(before, _)| before != space);
         self.map(partition, space, gfn, has_programs, &mut arrival);
-        if is_asked_first {
+        if is_asked_first && self.takes_turn(space) {
             let begun = self.regioning.on(partition, space, now_ns, Event::Due);
             begun.effects.into_iter().for_each(|effects| arrival.add(effects));
         }

@@ -11,12 +11,24 @@ use crate::region::balance::{self, Item, Move, Policy, Profitable};
 use crate::region::caches::Loads;
 use crate::region::history::SAMPLES;
 use crate::region::partition::Partition;
-use crate::region::regioning::Verdict;
-use crate::region::spaces::SpaceSet;
+use crate::region::regioning::{Outcome, Verdict};
 use crate::region::{Effects, Kind, Owner, Rid, SPACES, Space};
 
 /// A region below this part of the smallest cache is open everywhere: what its misses cost is less than what moves would.
 const LEAST_PART: u32 = 64;
+/// What changes by less than this part of the smallest cache is as it was.
+const CHANGED_PART: u32 = 8;
+
+/// The loads of each cache by an address space's regions, in quarters of a frame.
+fn loads_of(items: &[Item], space: Space) -> Loads {
+    let mut loads = Loads::default();
+    for item in items.iter().filter(|item| item.group == u32::from(space.number())) {
+        if let Some(load) = item.place.and_then(|domain| loads.get_mut(usize::from(domain.number()))) {
+            *load = load.saturating_add(item.load);
+        }
+    }
+    loads
+}
 
 impl Rounds {
     /// What follows a phase, at this virtual time of the VM: the regions of address spaces to which they bring nothing are given up,
@@ -32,13 +44,39 @@ impl Rounds {
         mut follow: impl FnMut(Effects),
     ) -> Result<Vec<Move>, OutOfMemory> {
         self.judge(partition, vm_ns, &mut follow);
+        let items = self.place(partition, at);
+        let finished = core::mem::take(&mut self.finished);
+        let items = items?;
+        self.counts.spread += u64::from(self.is_spread);
+        for space in (0..SPACES).map(Space).filter(|space| finished.contains(*space)) {
+            let outcome = Outcome { loads: loads_of(&items, space), accessed: self.spaces.accessed(space) };
+            if let Some(steady) = self.regioning.steady(space) {
+                steady.ended(outcome, self.least_change);
+            }
+        }
+        self.moves(&items)
+    }
+
+    /// The moves of regions to caches that even the loads as they are now, of this VM and others: at a turn that is left out.
+    ///
+    /// # Errors
+    /// No memory for the list of regions: they stay where they are.
+    pub fn balance(&mut self, partition: &Partition, at: &At) -> Result<Vec<Move>, OutOfMemory> {
+        let items = self.place(partition, at)?;
+        self.moves(&items)
+    }
+
+    /// The places of all regions that may be mapped to a cache.
+    fn place(&mut self, partition: &Partition, at: &At) -> Result<Vec<Item>, OutOfMemory> {
         let frames = match self.settings.cache_kib {
             0 => None,
             kib => Some(u32::try_from(u64::from(kib) << 10 >> PAGE_SHIFT).unwrap_or(u32::MAX)),
         };
         let At { caches, vm, weight } = at;
         let caches_now = caches.for_vm(*vm, frames);
-        let least = caches_now.iter().map(|cache| cache.frames).min().unwrap_or(0) / LEAST_PART;
+        let smallest = caches_now.iter().map(|cache| cache.frames).min().unwrap_or(0);
+        let least = smallest / LEAST_PART;
+        self.least_change = smallest / CHANGED_PART;
         let mut items = self.items(partition, *vm, 4 * least)?;
         // Its own weight, before it has ever published any load.
         caches.weigh(*vm, *weight);
@@ -52,16 +90,20 @@ impl Rounds {
             RegionPolicy::Partition => Policy::Partition(&weights),
         };
         let outcome = balance::rebalance(policy, &caches_now, &mut items);
-        self.counts.spread += u64::from(outcome.spread != 0);
+        self.is_spread = outcome.spread != 0;
         let mut loads = Loads::default();
         for cache in &caches_now {
             let load = balance::load(&items, cache.domain);
             loads[usize::from(cache.domain.number())] = u32::try_from(load).unwrap_or(u32::MAX);
         }
         caches.publish(*vm, *weight, &loads);
+        Ok(items)
+    }
+
+    fn moves(&mut self, items: &[Item]) -> Result<Vec<Move>, OutOfMemory> {
         let mut moves = Vec::new();
         moves.try_reserve_exact(items.len()).map_err(|_| OutOfMemory)?;
-        moves.extend(balance::moves(&items));
+        moves.extend(balance::moves(items));
         self.counts.placed += moves.len() as u64;
         Ok(moves)
     }
@@ -86,7 +128,6 @@ impl Rounds {
                 self.counts.given_up += 1;
             }
         }
-        self.finished = SpaceSet::default();
     }
 
     /// The regions that may be mapped to a cache, but for those that no cache has and whose load is below `least` quarters of a frame.

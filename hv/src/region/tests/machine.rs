@@ -3,15 +3,20 @@
 use std::collections::BTreeMap;
 
 use super::lru::Lru;
+use super::program::Program;
 use crate::arch::addr::{Gfn, Gva};
 use crate::region::balance::{self, Cache, Item, Policy};
 use crate::region::history::AccessSource;
 use crate::region::partition::Partition;
-use crate::region::regioning::{Answer, Change, Event, Moves, Params, Regioning, Touch, Turn, Verdict};
+use crate::region::regioning::{
+    Answer, Change, Event, Moves, Outcome, Params, Regioning, Touch, Turn, Verdict,
+};
 use crate::region::{Domain, Effect, Effects, Kind, Owner, Rid, Space};
 
 /// Frames of a cache; a frame is one line of it.
 pub const CACHE: u32 = 256;
+/// Frames that count as a change.
+const CHANGED: u32 = CACHE / 8;
 const FRAMES: u64 = 16_384;
 const HIT_NS: u64 = 10;
 const MISS_NS: u64 = 100;
@@ -19,9 +24,8 @@ const MISS_NS: u64 = 100;
 const MOVE_NS: u64 = 1000;
 const TOUCH_NS: u64 = 100;
 const SAMPLE_NS: u64 = 125_000;
-/// Virtual time of each program until its time is measured, and while it is.
+/// Virtual time of each program until its time is measured.
 const WARM_NS: u64 = 8_500_000;
-const MEASURED_NS: u64 = 8_000_000;
 
 const PARAMS: Params = Params {
     merge_ns: 8000,
@@ -41,49 +45,6 @@ pub enum Mapping {
     Policy(Policy<'static>),
     /// By hand, without regioning: the program's two halves are two regions on two caches.
     Apart,
-}
-
-/// The order of a program's accesses to its frames.
-#[derive(Clone, Debug)]
-pub struct Program {
-    regions: u64,
-    frames: u64,
-    visit: u64,
-    is_random: bool,
-    done: u64,
-    at: [u64; 2],
-    state: u64,
-}
-
-impl Program {
-    /// Two regions of this many frames each, which are used by turns for this many accesses, in a loop over each.
-    pub fn memlat(frames: u64, visit: u64) -> Program {
-        Program { regions: 2, frames, visit, is_random: false, done: 0, at: [0; 2], state: 1 }
-    }
-
-    /// One such region.
-    pub fn memlat_of_one(frames: u64) -> Program {
-        Program { regions: 1, ..Program::memlat(frames, u64::MAX) }
-    }
-
-    /// Any frame at any time.
-    pub fn random(frames: u64) -> Program {
-        Program { is_random: true, ..Program::memlat_of_one(frames) }
-    }
-
-    /// The frame of the next access, from 0 on.
-    fn next(&mut self) -> u64 {
-        if self.is_random {
-            self.state =
-                self.state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-            return (self.state >> 33) % self.frames;
-        }
-        let region = self.done / self.visit % self.regions;
-        self.done += 1;
-        let at = &mut self.at[region as usize];
-        *at = (*at + 1) % self.frames;
-        region * self.frames + *at
-    }
 }
 
 /// Access bits.
@@ -110,6 +71,9 @@ struct Vcpu {
     turn: Turn,
     sample_ns: u64,
     samples: u32,
+    /// Frames that the latest one has found accessed.
+    recent: u32,
+    phases: u32,
     /// In a phase: its end, and what is open.
     phase: Option<(u64, Option<Rid>, Vec<Gfn>)>,
     round_ns: u64,
@@ -129,6 +93,7 @@ pub struct Machine {
     regioning: Regioning,
     accessed: Accessed,
     vcpus: Vec<Vcpu>,
+    measured_ns: u64,
 }
 
 fn domain(number: u8) -> Domain {
@@ -162,6 +127,8 @@ impl Machine {
                 turn,
                 sample_ns: SAMPLE_NS,
                 samples: 0,
+                recent: 0,
+                phases: 0,
                 phase: None,
                 round_ns: 0,
                 moves: Moves::default(),
@@ -180,7 +147,13 @@ impl Machine {
             regioning,
             accessed,
             vcpus,
+            measured_ns: 8_000_000,
         }
+    }
+
+    /// The same; programs are measured for this many periods between turns.
+    pub fn for_periods(periods: u64, mapping: Mapping, programs: &[Program]) -> Machine {
+        Machine { measured_ns: periods * PARAMS.period_ns, ..Machine::new(mapping, programs) }
     }
 
     /// Runs all programs. Returns how many nanoseconds each needed for an access, with everything that comes with it.
@@ -202,7 +175,7 @@ impl Machine {
 
     /// The one that is behind; until the first has run long enough.
     fn next_vcpu(&self) -> Option<usize> {
-        let is_done = |vcpu: &Vcpu| vcpu.virtual_ns >= WARM_NS + MEASURED_NS;
+        let is_done = |vcpu: &Vcpu| vcpu.virtual_ns >= WARM_NS + self.measured_ns;
         let all_measured = self.vcpus.iter().all(|vcpu| vcpu.mark.is_some());
         if all_measured && self.vcpus.iter().any(is_done) {
             return None;
@@ -213,6 +186,11 @@ impl Machine {
     /// Moves between caches, of all programs.
     pub fn moves(&self) -> u64 {
         self.vcpus.iter().map(|vcpu| vcpu.all_moves).sum()
+    }
+
+    /// Phases of all programs.
+    pub fn phases(&self) -> u32 {
+        self.vcpus.iter().map(|vcpu| vcpu.phases).sum()
     }
 
     /// How often regions of a program were given up.
@@ -292,9 +270,15 @@ impl Machine {
             vcpu.samples += 1;
             let scan = self.partition.scan(vcpu.space, vcpu.virtual_ns, &mut self.accessed, u64::MAX);
             assert!(scan.is_complete);
+            vcpu.recent = scan.accessed as u32;
         }
         if matches!(self.mapping, Mapping::Policy(_)) && vcpu.turn.take(vcpu.virtual_ns) {
-            self.event(n, Event::Due);
+            let steady = self.regioning.steady(vcpu.space).unwrap();
+            if steady.takes_turn(vcpu.recent, CHANGED) {
+                self.event(n, Event::Due);
+            } else {
+                self.balance();
+            }
         }
     }
 
@@ -307,6 +291,7 @@ impl Machine {
         match (change, phase) {
             (Change::CloseAll, phase) => {
                 *phase = Some((now_ns + u64::from(PARAMS.phase_ns), None, vec![]));
+                self.vcpus[n].phases += 1;
             }
             (Change::Switch { open, .. }, Some((_, current, _))) => *current = Some(open),
             (Change::Open(gfn), Some((.., frames))) => frames.push(gfn),
@@ -330,7 +315,19 @@ impl Machine {
             vcpu.given_up += 1;
             worth.give_up(&mut self.partition, space, |_effects| {});
         }
-        let Mapping::Policy(policy) = self.mapping else { return };
+        let accessed = vcpu.recent;
+        let mut outcome = Outcome { accessed, ..Outcome::default() };
+        for item in self.balance().iter().filter(|item| item.vm == space.number()) {
+            if let Some(domain) = item.place {
+                outcome.loads[usize::from(domain.number())] += item.load;
+            }
+        }
+        self.regioning.steady(space).unwrap().ended(outcome, CHANGED);
+    }
+
+    /// Evens the loads. Returns where all is then.
+    fn balance(&mut self) -> Vec<Item> {
+        let Mapping::Policy(policy) = self.mapping else { return vec![] };
         let mut items = self.items();
         let caches = [0, 1].map(|n| Cache { domain: domain(n), frames: CACHE, others: 0 });
         let _counts = balance::rebalance(policy, &caches, &mut items);
@@ -338,6 +335,7 @@ impl Machine {
             let effects = self.partition.localise(moved.rid, moved.to).unwrap();
             self.follow(&effects);
         }
+        items
     }
 
     /// All regions that may be mapped to a cache.

@@ -264,6 +264,7 @@ fn perform<V: Virt, M: HostMemory, H: Host>(
         }
         (Change::Finish(round), _) => {
             log::debug!("{}: VCPU {} was in a phase: {round:?}", vm.name, vcpu.id);
+            records.rounds.iter_mut().for_each(|rounds| rounds.took(vcpu.phase.overhead));
             end(vcpu, vm, host);
             let vm_ns = vm.regions.virtual_ns(0);
             let changes = vm.end_round(vcpu.id, &mut vcpu.work, records, vm_ns);

@@ -12,6 +12,7 @@ use crate::mem::guest_memory::GuestMemory;
 use crate::mem::pieces::OutOfMemory;
 use crate::paging::MapError;
 use crate::paging::format::{NestedAttr, PteFormat};
+use crate::region::balance::Move;
 use crate::region::partition::Info;
 use crate::region::rounds::{At, Rounds};
 use crate::region::spaces::MOST_CHANGES;
@@ -170,7 +171,23 @@ impl<F: PteFormat<Attr = NestedAttr>, M: HostMemory> Vm<F, M> {
         let moves = rounds.end(records.guest.partition_mut(), vm_ns, at, |effect| keep(&mut effects, effect));
         log::debug!("{}: {moves:x?}, {} regions given up", self.name, effects.len());
         let mut changes = self.follow_effects(vcpu, work, records, &effects);
-        for step in moves.unwrap_or_default() {
+        changes.add(self.move_regions(vcpu, work, records, moves.unwrap_or_default()));
+        changes
+    }
+
+    /// Evens the loads of caches as they are now, at a turn that is left out.
+    pub fn balance_regions(&self, vcpu: u32, work: &mut u32, records: &mut Records) -> MapChanges {
+        let (Some(rounds), Some(at)) = (&mut records.rounds, self.regions.place()) else {
+            return MapChanges::default();
+        };
+        let moves = rounds.balance(records.guest.partition(), at);
+        self.move_regions(vcpu, work, records, moves.unwrap_or_default())
+    }
+
+    /// Makes the balancer's moves.
+    fn move_regions(&self, vcpu: u32, work: &mut u32, records: &mut Records, moves: Vec<Move>) -> MapChanges {
+        let mut changes = MapChanges::default();
+        for step in moves {
             match self.localise(vcpu, work, records, step.rid, step.to) {
                 Ok(more) => {
                     changes.add(more);
