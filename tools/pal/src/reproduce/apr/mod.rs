@@ -166,7 +166,9 @@ fn page(
     let sizes: Vec<_> = sizes(figure.subject, args.quick).iter().map(u32::to_string).collect();
     let mut text = format!(
         "# {}: {}\n\nAfter {PAPER}.\nAll figures are *simulated*: [stand-ins](../replacement.md#programs) of the programs \
-         ran,\nand page traces of them were replayed. The policies are not connected to the hypervisor.\n\n\
+         ran,\nand page traces of them were replayed. In the hypervisor the policies evict pages of\n\
+         [overcommitted guests](../design/0029-overcommit.md) and from\n\
+         [fast memory](../design/0032-fast-eviction.md), and know no objects there.\n\n\
          ```console\n$ cargo pal reproduce {}{quick}{own}\n```\n\nMade with Palimpsest {}.\n\n\
          Scale {}. Memories of {} % of a program's pages.\n\n| claim | here | shape |\n|---|---|---|\n",
         figure.name,
