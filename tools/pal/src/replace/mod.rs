@@ -32,7 +32,7 @@ Examples:
   cargo pal replace --trace web.csv --format csv --column 2 --memory 1000
 
 Traces are Palimpsest's own or libCacheSim's (docs/replacement.md). A fault is counted at each access to a page that is not there. \
-Nothing of this runs in the hypervisor yet.
+The hypervisor evicts by the same policies (pal run --replacement, --fast-evict), without objects.
 
 Exit status: 0; 2 for wrong options, and for a file that is no whole trace.";
 
