@@ -1,25 +1,22 @@
 //! Table 9 of the memory-region thesis: the latency of memory while hot pages move to the fast tier. The program is memlat (tests/kits),
 //! the machine a lab machine whose memory is slow but for the fast tier; time follows its cycles. [`states`] has figure 72, [`slow`]
-//! figure 70, [`load`] those of a store whose size changes.
+//! figure 70, [`load`] those of a store whose size changes; [`bench`] runs memlat.
 
+mod bench;
 mod load;
 mod slow;
 pub mod states;
 
-use std::{
-    fmt::Write,
-    fs::File,
-    path::{Path, PathBuf},
-    process::Command,
-};
+use std::fmt::Write;
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Result, bail};
 
+use self::bench::{Bench, Record, Setting, listen};
 use super::{
-    ReproduceArgs, compile,
+    ReproduceArgs,
     verdict::{Claim, claim, claims_text},
 };
-use crate::{compare::store, host::lock::lock, project::Project, status::Usage, ui::Ui};
+use crate::{compare::store, project::Project, ui::Ui};
 
 const NAME: &str = "memory-table9";
 const SHOWS: &str = "latency of memory while hot pages move to the fast tier";
@@ -33,43 +30,35 @@ const WITHIN_MS: u64 = 10_000;
 /// Runs a figure.
 type Run = fn(&ReproduceArgs, &Project, &Ui) -> Result<u8>;
 
-/// All of them: the name, what it shows, and what runs it.
-const FIGURES: [(&str, &str, Run); 6] = [
-    (NAME, SHOWS, run),
-    (load::SIZES, load::SIZES_SHOW, load::run_sizes),
-    (load::HISTOGRAM, load::HISTOGRAM_SHOWS, load::run_histogram),
-    (slow::NAME, slow::SHOWS, slow::run),
-    (states::NAME, states::SHOWS, states::run),
-    (load::SAVING, load::SAVING_SHOWS, load::run_saving),
+/// All of them: the name, what it shows, whose it is, and what runs it.
+const FIGURES: [(&str, &str, &str, Run); 6] = [
+    (NAME, SHOWS, PAPER, run),
+    (load::SIZES, load::SIZES_SHOW, PAPER, load::run_sizes),
+    (load::HISTOGRAM, load::HISTOGRAM_SHOWS, PAPER, load::run_histogram),
+    (slow::NAME, slow::SHOWS, PAPER, slow::run),
+    (states::NAME, states::SHOWS, PAPER, states::run),
+    (load::SAVING, load::SAVING_SHOWS, PAPER, load::run_saving),
 ];
 
-/// How a machine is run.
-#[derive(Clone, Copy, Debug)]
-struct Setting {
-    mode: &'static str,
-    /// How guests share the fast memory; `static`: it has none, and nothing moves.
-    sharing: &'static str,
+/// With these MiB of fast memory.
+fn settings(fast: u64) -> [Setting; 4] {
+    let nested = ["shares", "static"].map(|sharing| Setting::nested(sharing, fast));
+    let [moves, stays] = nested;
+    [moves, Setting { mode: "shadow", ..moves }, stays, Setting { mode: "shadow", ..stays }]
 }
-
-const SETTINGS: [Setting; 4] = [
-    Setting { mode: "nested", sharing: "shares" },
-    Setting { mode: "shadow", sharing: "shares" },
-    Setting { mode: "nested", sharing: "static" },
-    Setting { mode: "shadow", sharing: "static" },
-];
 
 /// Latencies in cycles by the time in milliseconds at which they were known.
 type Curve = Vec<(u64, u64)>;
 
 /// The list of figures.
 pub fn list() -> String {
-    let lines = FIGURES.iter().map(|(name, shows, _)| format!("{name:<12} {shows} ({PAPER})\n"));
+    let lines = FIGURES.iter().map(|(name, shows, paper, _)| format!("{name:<12} {shows} ({paper})\n"));
     lines.collect()
 }
 
 /// Runs the figure of this name, if it is one of these.
 pub fn find(name: &str) -> Option<Run> {
-    FIGURES.iter().find(|figure| figure.0 == name).map(|figure| figure.2)
+    FIGURES.iter().find(|figure| figure.0 == name).map(|figure| figure.3)
 }
 
 /// Runs it, and says whether the claim holds.
@@ -77,48 +66,27 @@ pub fn find(name: &str) -> Option<Run> {
 /// # Errors
 /// [`Usage`] for options that change nothing here; a run failed.
 fn run(args: &ReproduceArgs, project: &Project, ui: &Ui) -> Result<u8> {
-    let (lab, program, _lock) = prepare(NAME, args, project, ui)?;
+    let (bench, mut kept) = Bench::new(NAME, args, project, ui)?;
     // The region is several times as large as the last cache.
     let (mib, ms) = if args.quick { (48, 7000) } else { (64, 12_000) };
-    let settings = &SETTINGS[..if args.quick { 2 } else { 4 }];
-    let mut curves = Vec::new();
-    for setting in settings {
-        let _step = ui.step(&format!("{NAME}: {}", setting.name()));
-        curves.push((*setting, measure(*setting, &lab, &program, mib, ms, args.yes)?));
-    }
+    let settings = settings(mib + 8);
+    let settings = &settings[..if args.quick { 2 } else { 4 }];
+    let memlat = format!("latency {mib} {ms}");
+    let session = |setting: &Setting| bench.session(&name(*setting), &bench.lab, *setting, &memlat, "");
+    let sessions = settings.iter().map(session).collect::<Result<Vec<_>>>()?;
+    let records = kept.each(NAME, &sessions, 1, ui, |session| bench.perform(session, None, listen))?;
+    let curve = |record: &Record| record.said.lines().filter_map(line).collect();
+    let curves: Vec<_> = settings.iter().copied().zip(records.iter().map(curve)).collect();
     let claims = curves.iter().map(|(setting, curve)| judge(*setting, curve)).collect::<Result<Vec<_>>>()?;
-    publish(NAME, args, &text(&lab, mib, &curves, &claims))?;
+    publish(NAME, args, &text(&bench.lab, mib, &curves, &claims))?;
     Ok(0)
-}
-
-/// Checks the options, and makes the program; the lab machine, the program, and the lock that keeps others from it.
-fn prepare(name: &str, args: &ReproduceArgs, project: &Project, ui: &Ui) -> Result<(String, PathBuf, File)> {
-    if args.seeds != 1
-        || args.no_kit
-        || args.json.is_some()
-        || args.jobs.is_some()
-        || args.scale.is_some()
-        || !args.workloads.is_empty()
-    {
-        let text = format!("{name}: its program is memlat; only --quick, --lab and --output change it");
-        return Err(Usage::new(text).into());
-    }
-    let lab = args.lab.as_deref().unwrap_or(LAB);
-    crate::lab::find(lab)?;
-    if let Some(path) = &args.output {
-        let created = File::options().create(true).append(true).open(path);
-        created.map_err(|error| Usage::new(format!("{}: {error}; choose another place", path.display())))?;
-    }
-    let cache = project.cache("reproduce")?;
-    let lock = lock(&cache, ui)?;
-    let program = compile(project, ui, &cache, "memlat")?;
-    Ok((lab.to_owned(), program, lock))
 }
 
 /// Prints what came out, and writes it down where that is wanted.
 fn publish(name: &str, args: &ReproduceArgs, text: &str) -> Result<()> {
-    let shows = FIGURES.iter().find(|figure| figure.0 == name).map_or("", |figure| figure.1);
-    let text = format!("{name}: {shows} ({PAPER})\n{text}");
+    let figure = FIGURES.iter().find(|figure| figure.0 == name);
+    let (shows, paper) = figure.map_or(("", ""), |figure| (figure.1, figure.2));
+    let text = format!("{name}: {shows} ({paper})\n{text}");
     print!("{text}");
     if let Some(path) = &args.output {
         let command = format!("cargo pal reproduce {name}{}", if args.quick { " --quick" } else { "" });
@@ -128,35 +96,9 @@ fn publish(name: &str, args: &ReproduceArgs, text: &str) -> Result<()> {
     Ok(())
 }
 
-impl Setting {
-    fn name(self) -> String {
-        format!("{}{}", self.mode, if self.moves() { "" } else { ", nothing moves" })
-    }
-
-    fn moves(self) -> bool {
-        self.sharing != "static"
-    }
-
-    /// memlat with these arguments on a machine with `fast` MiB of fast memory, of which no description gives the guest any.
-    fn command(self, lab: &str, program: &Path, fast: u64, memlat: &str, yes: bool) -> Result<Command> {
-        let mut pal = Command::new(std::env::current_exe().context("cannot find pal's own program")?);
-        pal.args(["run", "--lab", lab, "--lab-from", "session", "--lab-time", "--nested-page", "4K"]);
-        pal.args(["--mode", self.mode, "--fast-mem", &fast.to_string(), "--fast-sharing", self.sharing]);
-        pal.args(["--put", &format!("{}:/memlat", program.display())]);
-        pal.args(["--exec", &format!("/memlat {memlat}"), "--timeout", "1800"]);
-        pal.args(yes.then_some("--yes"));
-        Ok(pal)
-    }
-}
-
-fn measure(setting: Setting, lab: &str, program: &Path, mib: u64, ms: u64, yes: bool) -> Result<Curve> {
-    let mut pal = setting.command(lab, program, mib + 8, &format!("latency {mib} {ms}"), yes)?;
-    let output = pal.stderr(std::process::Stdio::inherit()).output().context("cannot run pal")?;
-    let text = String::from_utf8_lossy(&output.stdout);
-    if !output.status.success() || !text.contains(", right") {
-        bail!("{} failed, and nothing is claimed: {}{}", setting.name(), output.status, text);
-    }
-    Ok(text.lines().filter_map(line).collect())
+/// What it is called.
+fn name(setting: Setting) -> String {
+    format!("{}{}", setting.mode, if setting.moves() { "" } else { ", nothing moves" })
 }
 
 /// `memlat: 700 ms: 900 cycles`.
@@ -167,11 +109,11 @@ fn line(text: &str) -> Option<(u64, u64)> {
 
 fn judge(setting: Setting, curve: &Curve) -> Result<Claim> {
     let (Some((_, first)), Some((_, last))) = (curve.first(), curve.last()) else {
-        bail!("{}: memlat has said nothing, and nothing is claimed", setting.name());
+        bail!("{}: memlat has said nothing, and nothing is claimed", name(setting));
     };
     let part = |cycles: u64| cycles as f64 / *first as f64;
     let wanted = THESIS[1] / THESIS[0];
-    let name = setting.name();
+    let name = name(setting);
     if !setting.moves() {
         let ours = format!("{name}: {first} cycles, then {last}");
         return Ok(claim("Without migration the latency stays", ours, part(*last) > 0.9));
@@ -189,7 +131,7 @@ fn judge(setting: Setting, curve: &Curve) -> Result<Claim> {
 fn text(lab: &str, mib: u64, curves: &[(Setting, Curve)], claims: &[Claim]) -> String {
     let mut text = format!("{lab}, {mib} MiB accessed at random, cycles of an access\n\n");
     for (setting, curve) in curves {
-        let _ = write!(text, "{:<24}", setting.name());
+        let _ = write!(text, "{:<24}", name(*setting));
         for (ms, cycles) in curve {
             let _ = write!(text, " {:>4.1}s {cycles:>4}", *ms as f64 / 1000.0);
         }
@@ -207,11 +149,12 @@ mod tests {
         let text = "memlat: 1000 ms: 900 cycles\r\nmemlat: 2000 ms: 500 cycles\nmemlat: 3000 ms: 360 cycles\nmemlat: 5 stores, right\n";
         let curve: Curve = text.lines().filter_map(line).collect();
         assert_eq!(curve, [(1000, 900), (2000, 500), (3000, 360)]);
+        let settings = settings(56);
         let holds = |setting, curve: &[(u64, u64)]| judge(setting, &curve.to_vec()).unwrap().holds;
-        assert!(holds(SETTINGS[0], &curve) && !holds(SETTINGS[2], &curve));
-        assert!(!holds(SETTINGS[1], &[(1000, 900), (11_000, 300)]), "too late");
-        assert!(!holds(SETTINGS[1], &[(1000, 900), (2000, 300), (3000, 500)]), "not for long");
-        assert!(holds(SETTINGS[3], &[(1000, 900), (2000, 890)]));
-        assert!(judge(SETTINGS[0], &Vec::new()).is_err());
+        assert!(holds(settings[0], &curve) && !holds(settings[2], &curve));
+        assert!(!holds(settings[1], &[(1000, 900), (11_000, 300)]), "too late");
+        assert!(!holds(settings[1], &[(1000, 900), (2000, 300), (3000, 500)]), "not for long");
+        assert!(holds(settings[3], &[(1000, 900), (2000, 890)]));
+        assert!(judge(settings[0], &Vec::new()).is_err());
     }
 }

@@ -1,15 +1,17 @@
 //! `pal reproduce`: figures of the papers, from cells as `pal compare` runs them. [`figures`] says what is run, [`verdict`] whether the
 //! claim's shape holds, [`page`] writes it down. [`apr`] has the figures that are simulated, [`memory`] the table and the figures of memory in
-//! tiers, [`region`] the figures of memory regions.
+//! tiers, [`region`] the figures of memory regions; [`kept`] keeps what their runs have brought.
 
 mod apr;
 mod figures;
+mod kept;
 mod memory;
 mod page;
 pub mod region;
 mod verdict;
 
 use std::{
+    fs::File,
     path::{Path, PathBuf},
     process::Command,
 };
@@ -55,7 +57,8 @@ Examples:
   cargo pal reproduce region-web --quick
 
 The workloads stand in for those of the papers (cargo pal workload list). All figures are modelled: the machine is a lab machine; those of APR are simulated. \
-Cells are kept; what another figure or a comparison with the same --json has run is not run again.
+Cells and runs are kept as soon as each has ended: the same command goes on where it was stopped, and what another figure or a comparison \
+with the same --json has run is not run again. What is simulated is not kept.
 
 Exit status: 0, also if a claim's shape does not hold; 1 if something could not be run, and then nothing is claimed; 2 usage.";
 
@@ -87,9 +90,13 @@ pub struct ReproduceArgs {
     /// Cells that run side by side. Default: as many as this machine has processors
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=256))]
     pub jobs: Option<u32>,
-    /// Where cells are kept, as by `pal compare --json`. Default: target/pal/reproduce/cells.json
+    /// Where cells are kept, as by `pal compare --json`. Default: target/pal/reproduce/cells.json. Figures of memory
+    /// and of regions keep their runs there, by default in other files of that folder
     #[arg(long, value_name = "FILE")]
     pub json: Option<PathBuf>,
+    /// Run again what is kept
+    #[arg(long)]
+    pub again: bool,
     /// Write the figure as a page of Markdown to FILE, and a chart, if it has one, beside it
     #[arg(short, long, value_name = "FILE")]
     pub output: Option<PathBuf>,
@@ -194,15 +201,18 @@ fn perform(
     let cache = project.cache("reproduce")?;
     let path = args.json.clone().unwrap_or_else(|| cache.join("cells.json"));
     let _lock = lock(&cache, ui)?;
-    for file in [Some(&path), args.output.as_ref()].into_iter().flatten() {
-        let open = std::fs::OpenOptions::new().create(true).append(true).open(file);
-        open.map_err(|error| Usage::new(format!("{}: {error}; choose another place", file.display())))?;
-    }
+    check_files([Some(&path), args.output.as_ref()])?;
     let needs = Needs { project, ui, yes: args.yes };
     let scratch = Scratch::new()?;
     let mut done = Vec::new();
     for (lab, description, comparison) in parts {
-        let kept = store::read(&path)?;
+        let kept = match store::read(&path) {
+            Err(error) if args.json.is_none() => {
+                ui.warn(&format!("{error}; all cells are run again"));
+                Vec::new()
+            }
+            kept => kept?,
+        };
         let bench = Bench::new(&needs, scratch.path(), &description, !args.no_kit, args.jobs)?;
         // What others have put there stays there.
         let save = |cells: &[Cell], failed: &[Failed]| {
@@ -211,7 +221,8 @@ fn perform(
             let document = store::document(&comparison.about(), &all, failed, &[], &[]);
             store::write(&path, (document.to_string() + "\n").as_bytes())
         };
-        let (cells, failed) = comparison.perform(&bench, &needs, &kept, save)?;
+        let known = if args.again { &[][..] } else { &kept };
+        let (cells, failed) = comparison.perform(&bench, &needs, known, save)?;
         if let Some(Failed { workload, policy, why, .. }) = failed.first() {
             bail!("{workload} with {policy} on {lab} failed, and nothing is claimed: {why}");
         }
@@ -237,6 +248,18 @@ fn text(figure: &Figure, part: &Part, claims: &[Claim]) -> String {
     let reasons = verdict::reasons(figure.subject, &rows).unwrap_or_default();
     let reasons = reasons.iter().map(|reason| format!("\nmissed {reason}\n"));
     head + &table + &verdict::claims_text(claims, "modelled") + &reasons.collect::<String>()
+}
+
+/// Has each of these files, before anything runs for long.
+///
+/// # Errors
+/// [`Usage`]: one cannot be written.
+fn check_files<const N: usize>(files: [Option<&PathBuf>; N]) -> Result<(), Usage> {
+    for file in files.into_iter().flatten() {
+        let open = File::options().create(true).append(true).open(file);
+        open.map_err(|error| Usage::new(format!("{}: {error}; choose another place", file.display())))?;
+    }
+    Ok(())
 }
 
 /// Compiles a program of the thesis' figures, of `tests/kits`, into `folder`, linked statically: it runs in any guest.

@@ -1,12 +1,12 @@
 //! Figures 67, 68, 71 and 73 of the memory-region thesis, of memlat as a store whose size changes. Samples of the run have the VM's
 //! working set, the histogram of its access histories and its share of the fast memory.
 
-use std::{collections::BTreeMap, fmt::Write, path::Path};
+use std::fmt::Write;
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Result, anyhow, bail};
 use serde_json::Value;
 
-use super::{Claim, ReproduceArgs, Setting, prepare, publish};
+use super::{Bench, Claim, Record, ReproduceArgs, Setting, listen, publish};
 use crate::{
     project::Project,
     reproduce::verdict::{claim, claims_text},
@@ -113,28 +113,27 @@ fn load(args: &ReproduceArgs) -> (u64, &'static [u64]) {
     if args.quick { (5000, QUICK) } else { (10_000, LOAD) }
 }
 
-/// Runs the store with nested paging. The base of the E-states is E4 all the time.
-fn measure(
-    sharing: &'static str,
-    fast: u64,
+/// Runs the store with nested paging, with each of these ways to share, and MiB of fast memory.
+fn measure<const N: usize>(
+    name: &str,
+    ways: [(&'static str, u64); N],
     args: &ReproduceArgs,
-    lab: &str,
-    program: &Path,
-) -> Result<Outcome> {
+    project: &Project,
+    ui: &Ui,
+) -> Result<(String, [Outcome; N])> {
+    let (bench, mut kept) = Bench::new(name, args, project, ui)?;
     let (ms, sizes) = load(args);
     let words: Vec<String> = sizes.iter().map(u64::to_string).collect();
     let memlat = format!("load {ms} {}", words.join(" "));
-    let samples = tempfile::NamedTempFile::new().context("cannot make a file")?;
-    let setting = Setting { mode: "nested", sharing };
-    let mut pal = setting.command(lab, program, fast, &memlat, args.yes)?;
-    pal.arg("--samples").arg(samples.path()).args(["--sample-ms", "100"]);
-    let output = pal.stderr(std::process::Stdio::inherit()).output().context("cannot run pal")?;
-    let said = String::from_utf8_lossy(&output.stdout);
-    if !output.status.success() {
-        bail!("{sharing} failed, and nothing is claimed: {}{said}", output.status);
-    }
-    let samples = std::fs::read_to_string(samples.path()).context("cannot read the samples")?;
-    Outcome::new(&said, &samples, sizes.len())
+    let session = |(sharing, fast)| {
+        let name = format!("{sharing}, {fast} MiB of fast memory");
+        bench.session(&name, &bench.lab, Setting::nested(sharing, fast), &memlat, "")
+    };
+    let sessions = ways.into_iter().map(session).collect::<Result<Vec<_>>>()?;
+    let records = kept.each(name, &sessions, 1, ui, |session| bench.perform(session, None, listen))?;
+    let outcome = |record: &Record| Outcome::new(&record.said, &record.samples, sizes.len());
+    let outcomes = records.iter().map(outcome).collect::<Result<Vec<_>>>()?;
+    Ok((bench.lab, outcomes.try_into().map_err(|_| anyhow!("a run is missing"))?))
 }
 
 /// Figures 67 and 71.
@@ -142,9 +141,7 @@ fn measure(
 /// # Errors
 /// As for the table.
 pub fn run_sizes(args: &ReproduceArgs, project: &Project, ui: &Ui) -> Result<u8> {
-    let (lab, program, _lock) = prepare(SIZES, args, project, ui)?;
-    let _step = ui.step(SIZES);
-    let outcome = measure("shares", FAST, args, &lab, &program)?;
+    let (lab, [outcome]) = measure(SIZES, [("shares", FAST)], args, project, ui)?;
     let (ms, sizes) = load(args);
     let mut text =
         format!("{lab}, nested, a store of {sizes:?} MiB for {ms} ms each; working set in MiB\n\n");
@@ -178,9 +175,7 @@ fn judge_sizes(sizes: &[u64], sets: &[f64]) -> Claim {
 /// # Errors
 /// As for the table.
 pub fn run_histogram(args: &ReproduceArgs, project: &Project, ui: &Ui) -> Result<u8> {
-    let (lab, program, _lock) = prepare(HISTOGRAM, args, project, ui)?;
-    let _step = ui.step(HISTOGRAM);
-    let outcome = measure("shares", FAST, args, &lab, &program)?;
+    let (lab, [outcome]) = measure(HISTOGRAM, [("shares", FAST)], args, project, ui)?;
     let (ms, sizes) = load(args);
     // When a whole history is of the first size.
     let at = outcome.begin_ns(ms) + HISTORY_NS;
@@ -210,23 +205,18 @@ fn judge_histogram(histogram: &[u64]) -> Claim {
 /// # Errors
 /// As for the table.
 pub fn run_saving(args: &ReproduceArgs, project: &Project, ui: &Ui) -> Result<u8> {
-    let (lab, program, _lock) = prepare(SAVING, args, project, ui)?;
-    let mut outcomes = BTreeMap::new();
     // Without E-states all of the machine's fast memory is the VM's: half of what E-states divide.
-    for (sharing, fast) in [("shares", FAST / 2), ("estate-qos", FAST)] {
-        let _step = ui.step(&format!("{SAVING}: {sharing}"));
-        outcomes.insert(sharing, measure(sharing, fast, args, &lab, &program)?);
-    }
-    let (base, states) = (&outcomes["shares"], &outcomes["estate-qos"]);
+    let ways = [("shares", FAST / 2), ("estate-qos", FAST)];
+    let (lab, [base, states]) = measure(SAVING, ways, args, project, ui)?;
     let (ms, sizes) = load(args);
     let mut text = format!("{lab}, nested, a store of {sizes:?} MiB for {ms} ms each\n\n{:<24}", "");
     let _ = writeln!(text, "{:>12} {:>18}  cycles of an access by size", "accesses", "fast memory (MiB)");
-    for (name, outcome) in [("half of it, fixed (E4)", base), ("E-states by QoS", states)] {
+    for (name, outcome) in [("half of it, fixed (E4)", &base), ("E-states by QoS", &states)] {
         let cycles: Vec<String> = outcome.cycles.iter().map(u64::to_string).collect();
         let share = outcome.mean_share() / PAGES;
         let _ = writeln!(text, "{name:<24}{:>12} {share:>18.1}  {}", outcome.accesses, cycles.join(", "));
     }
-    publish(SAVING, args, &(text + &claims_text(&[judge_saving(base, states)], "modelled")))?;
+    publish(SAVING, args, &(text + &claims_text(&[judge_saving(&base, &states)], "modelled")))?;
     Ok(0)
 }
 

@@ -7,14 +7,14 @@ use std::{
     fs,
     io::{BufRead, BufReader},
     path::Path,
-    process::{Child, Command, Stdio},
+    process::{Child, Command},
     thread::sleep,
     time::Duration,
 };
 
 use anyhow::{Context, Result, bail};
 
-use super::{Curve, Setting, line, prepare, publish};
+use super::{Bench, Curve, Record, Setting, line, publish};
 use crate::{
     project::Project,
     reproduce::{
@@ -50,20 +50,32 @@ const PAUSE: Duration = Duration::from_millis(500);
 /// # Errors
 /// As for the table.
 pub fn run(args: &ReproduceArgs, project: &Project, ui: &Ui) -> Result<u8> {
-    let (lab, program, _lock) = prepare(NAME, args, project, ui)?;
-    let mib = if args.quick { 48 } else { 64 };
-    let own = memory(&lab)?;
-    let m2 = with_slow(&lab, own[0] * M2 / 1000, &project.cache("reproduce")?)?;
-    let all = [("nested", &lab), ("nested, M2", &m2), ("shadow", &lab), ("shadow, M2", &m2)];
-    let mut curves = Vec::new();
-    for (name, lab) in &all[..if args.quick { 2 } else { 4 }] {
-        let _step = ui.step(&format!("{NAME}: {name}"));
+    let (bench, mut kept) = Bench::new(NAME, args, project, ui)?;
+    let (lab, mib) = (&bench.lab, if args.quick { 48 } else { 64 });
+    let own = memory(lab)?;
+    let m2 = with_slow(lab, own[0] * M2 / 1000, &project.cache("reproduce")?)?;
+    let all = [("nested", lab), ("nested, M2", &m2), ("shadow", lab), ("shadow, M2", &m2)];
+    let all = &all[..if args.quick { 2 } else { 4 }];
+    let memlat = format!("latency {mib} {} {INTERVALS}", INTERVALS as u64 * INTERVAL_MS);
+    let set: Vec<_> = (0..=INTERVALS).map(state_after).collect();
+    let sessions = all.iter().map(|(name, lab)| {
         let mode = if name.starts_with("shadow") { "shadow" } else { "nested" };
-        curves.push(Run { name, memory: memory(lab)?, curve: measure(mode, lab, &program, mib, args.yes)? });
-    }
+        let setting = Setting { mode, ..Setting::nested("static", mib + BESIDE) };
+        bench.session(name, lab, setting, &memlat, &format!("{set:?}"))
+    });
+    let sessions = sessions.collect::<Result<Vec<_>>>()?;
+    let records = kept.each(NAME, &sessions, 1, ui, |session| {
+        let name = format!("fig72-{}", std::process::id());
+        bench.perform(session, Some(&name), |run| step(&name, run))
+    })?;
+    let run = |(&(name, lab), record): (&(&'static str, &String), &Record)| {
+        let curve = record.said.lines().filter_map(line).collect();
+        Ok(Run { name, memory: memory(lab)?, curve })
+    };
+    let curves = all.iter().zip(&records).map(run).collect::<Result<Vec<_>>>()?;
     let claims: Vec<Claim> =
         curves.iter().map(judge).collect::<Result<Vec<_>>>()?.into_iter().flatten().collect();
-    publish(NAME, args, &text(&lab, mib, &curves, &claims))?;
+    publish(NAME, args, &text(lab, mib, &curves, &claims))?;
     Ok(0)
 }
 
@@ -94,16 +106,6 @@ fn with_slow(lab: &str, cycles: u64, cache: &Path) -> Result<String> {
     Ok(path.display().to_string())
 }
 
-/// A run that is ended when this is dropped.
-struct Running(Child);
-
-impl Drop for Running {
-    fn drop(&mut self) {
-        let _it_may_have_ended = self.0.kill();
-        let _status = self.0.wait();
-    }
-}
-
 /// Gives the guest of a machine an E-state; false: it cannot be reached.
 fn set(name: &str, state: usize) -> Result<bool> {
     let mut pal = Command::new(std::env::current_exe().context("cannot find pal's own program")?);
@@ -112,37 +114,31 @@ fn set(name: &str, state: usize) -> Result<bool> {
     Ok(output.status.success())
 }
 
-fn measure(mode: &'static str, lab: &str, program: &Path, mib: u64, yes: bool) -> Result<Curve> {
-    let name = format!("fig72-{}", std::process::id());
-    let memlat = format!("latency {mib} {} {INTERVALS}", INTERVALS as u64 * INTERVAL_MS);
-    let mut pal = Setting { mode, sharing: "static" }.command(lab, program, mib + BESIDE, &memlat, yes)?;
-    pal.args(["--name", &name]).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::inherit());
-    let mut running = Running(pal.spawn().context("cannot run pal")?);
-    let output = running.0.stdout.take().context("the run has no output")?;
+/// Sets the states while memlat says how long its accesses took; all that it said.
+fn step(name: &str, run: &mut Child) -> Result<String> {
+    let output = run.stdout.take().context("the run has no output")?;
     // Until it boots there is no monitor.
-    while !set(&name, STATES - 1)? {
-        if running.0.try_wait()?.is_some() {
-            bail!("{mode}: the run has ended before its monitor could be reached, and nothing is claimed");
+    while !set(name, STATES - 1)? {
+        if run.try_wait()?.is_some() {
+            bail!("the run has ended before its monitor could be reached");
         }
         sleep(PAUSE);
     }
-    let (mut curve, mut is_right) = (Curve::new(), false);
+    let (mut said, mut intervals) = (String::new(), 0);
     for text in BufReader::new(output).lines() {
         let text = text.context("the run's output cannot be read")?;
-        is_right |= text.contains(", right");
-        let Some(interval) = line(&text) else { continue };
-        curve.push(interval);
-        if let Some(next) = state_after(curve.len())
-            && !set(&name, next)?
+        said = said + &text + "\n";
+        if line(&text).is_none() {
+            continue;
+        }
+        intervals += 1;
+        if let Some(next) = state_after(intervals)
+            && !set(name, next)?
         {
-            bail!("{mode}: E{next} cannot be set, and nothing is claimed");
+            bail!("E{next} cannot be set");
         }
     }
-    let status = running.0.wait()?;
-    if !status.success() || !is_right {
-        bail!("{mode} failed, and nothing is claimed: {status}");
-    }
-    Ok(curve)
+    Ok(said)
 }
 
 /// The state that is set when this many intervals are over.

@@ -6,10 +6,14 @@
 mod verdict;
 
 use anyhow::{Context, Result, anyhow};
+use serde_json::Value;
 
 use self::verdict::{Half, Measured, Moment};
 use super::{
-    super::ReproduceArgs,
+    super::{
+        ReproduceArgs, check_files,
+        kept::{self, Kept},
+    },
     Figure,
     point::{Pace, Setup},
     session,
@@ -24,12 +28,44 @@ use crate::{
 
 /// The figure.
 pub const NAME: &str = "region-fig30";
-/// What the file of points says that it is.
+/// What their file of results is called.
 const KIND: &str = "loads";
 
 /// Size of each of the two regions in eighths of a cache, and accesses of a visit: Conditions 1 to 3 hold.
 const EIGHTHS: u64 = 6;
 const ACCESSES: u64 = 1 << 14;
+
+/// One of the runs.
+struct Planned {
+    policy: &'static str,
+    kib: u64,
+    lab: String,
+    inputs: String,
+}
+
+impl kept::Run for Planned {
+    type Outcome = Half;
+
+    fn name(&self) -> String {
+        format!("memlat with two regions of {} KiB, {}", self.kib, self.policy)
+    }
+
+    fn inputs(&self) -> &str {
+        &self.inputs
+    }
+
+    fn document(&self, half: &Half) -> Value {
+        half.document(&self.lab, self.policy)
+    }
+
+    fn outcome(&self, document: &Value) -> Option<Half> {
+        Half::of(document)
+    }
+
+    fn says(&self, half: &Half) -> String {
+        format!("{:.1} ns of an access", half.ns_per_access)
+    }
+}
 
 /// Runs the figure, and says whether the claims hold.
 ///
@@ -38,30 +74,24 @@ const ACCESSES: u64 = 1 << 14;
 pub fn run(figure: &Figure, args: &ReproduceArgs, project: &Project, ui: &Ui) -> Result<u8> {
     let lab = args.lab.clone().unwrap_or_else(|| figure.labs[0].to_owned());
     let cache = project.cache("reproduce")?;
-    let path = args.json.clone().unwrap_or_else(|| cache.join("loads.json"));
     let _lock = lock(&cache, ui)?;
-    super::check_files([Some(&path), args.output.as_ref()])?;
-    let mut kept = super::read(&path, KIND, "figure 30")?;
+    check_files([args.output.as_ref()])?;
+    let mut kept = Kept::open(KIND, args, &cache, ui)?;
     let needs = Needs { project, ui, yes: args.yes };
     let scratch = Scratch::new()?;
     let setup = Setup::new(&needs, scratch.path(), &lab)?;
     let pace = if args.quick { Pace::DENSE } else { Pace { measured: 1200, ..Pace::DENSE } };
     let kib = setup.cache_kib() * EIGHTHS / 8;
     let parameters = super::parameters(&setup, pace);
-    let inputs = format!("{} {NAME} {kib} {ACCESSES} {parameters} {pace:?}", setup.inputs());
-    let inputs = bootimg::sha256(inputs.as_bytes());
-    let known = kept.iter().find(|old| old["inputs"] == inputs.as_str());
-    let measured = match known.and_then(Measured::of) {
-        Some(measured) => measured,
-        None => {
-            let _step = ui.step(&format!("{NAME} on {lab}: memlat with two regions of {kib} KiB"));
-            let half = |policy| half(&setup, pace, kib, policy, &format!("{policy},{parameters}"));
-            Measured { kib, before: half("balance")?, after: half("unify")? }
-        }
-    };
-    kept.retain(|old| old["inputs"] != inputs.as_str());
-    kept.push(measured.document(&lab, &inputs));
-    super::write(&path, KIND, &kept)?;
+    let planned = ["balance", "unify"].map(|policy| {
+        let inputs = format!("{} {NAME} {kib} {ACCESSES} {policy},{parameters} {pace:?}", setup.inputs());
+        Planned { policy, kib, lab: lab.clone(), inputs: bootimg::sha256(inputs.as_bytes()) }
+    });
+    let halves = kept.each(NAME, &planned, 1, ui, |Planned { policy, .. }| {
+        half(&setup, pace, kib, policy, &format!("{policy},{parameters}"))
+    })?;
+    let [before, after] = halves.try_into().map_err(|_| anyhow!("there are two halves"))?;
+    let measured = Measured { kib, before, after };
     let (claims, rows) = (verdict::claims(&measured), measured.rows());
     print!("{}", super::text_of(figure, &lab, &verdict::HEAD, &rows, &claims));
     if let Some(path) = &args.output {

@@ -12,19 +12,14 @@ mod standins;
 mod verdict;
 mod web;
 
-use std::{
-    fmt::Write,
-    fs,
-    path::{Path, PathBuf},
-    thread,
-};
+use std::{fmt::Write, thread};
 
-use anyhow::{Context, Result, bail};
-use serde_json::{Value, json};
+use anyhow::Result;
 
 use self::point::{Measured, Pace, Point, Setup};
 use super::{
-    ReproduceArgs,
+    ReproduceArgs, check_files,
+    kept::Kept,
     verdict::{Claim, claims_text},
 };
 use crate::{
@@ -35,7 +30,7 @@ use crate::{
     ui::Ui,
 };
 
-/// What the file of points says that it is.
+/// What their file of results is called.
 const KIND: &str = "regions";
 
 /// The figure of what regions cost.
@@ -137,7 +132,7 @@ fn grid(figure: &Figure, quick: bool) -> Vec<(u32, u32)> {
 pub fn run(figure: &Figure, args: &ReproduceArgs, project: &Project, ui: &Ui) -> Result<u8> {
     if !args.workloads.is_empty() || args.scale.is_some() || args.seeds != 1 || args.no_kit {
         return Err(Usage::new(format!(
-            "{}: its programs are its own; only --quick, --lab, --jobs, --json and --output change it",
+            "{}: its programs are its own; only --quick, --lab, --jobs, --json, --again and --output change it",
             figure.name
         ))
         .into());
@@ -156,19 +151,22 @@ pub fn run(figure: &Figure, args: &ReproduceArgs, project: &Project, ui: &Ui) ->
         None => figure.labs.iter().map(|lab| (*lab).to_owned()).collect(),
     };
     let cache = project.cache("reproduce")?;
-    let path = args.json.clone().unwrap_or_else(|| cache.join("regions.json"));
     let _lock = lock(&cache, ui)?;
-    check_files([Some(&path), args.output.as_ref()])?;
+    check_files([args.output.as_ref()])?;
+    let mut kept = Kept::open(KIND, args, &cache, ui)?;
     let needs = Needs { project, ui, yes: args.yes };
     let scratch = Scratch::new()?;
     let (mut all, pace) = (Vec::new(), pace(figure, args.quick));
+    // A machine of two processors runs one of them at a time, mostly.
+    let processors = || thread::available_parallelism().map_or(1, usize::from);
+    let jobs = args.jobs.map_or_else(processors, |jobs| jobs as usize);
     for lab in labs {
         let setup = Setup::new(&needs, scratch.path(), &lab)?;
         let points: Vec<Point> = grid(figure, args.quick)
             .into_iter()
             .map(|(size, visit)| setup.point(pace, size, visit))
             .collect();
-        let measured = perform(&setup, &points, &path, args, ui)?;
+        let measured = kept.each(figure.name, &points, jobs, ui, |point| setup.perform(point))?;
         let claims =
             if figure.name == COST { verdict::cost(&measured) } else { verdict::claims(&lab, &measured) };
         print!("{}", text(figure, &lab, &measured, &claims));
@@ -178,77 +176,6 @@ pub fn run(figure: &Figure, args: &ReproduceArgs, project: &Project, ui: &Ui) ->
         store::write(path, page(figure, args, &all).as_bytes())?;
     }
     Ok(0)
-}
-
-/// Has each of these files, before anything runs for long.
-///
-/// # Errors
-/// [`Usage`]: one cannot be written.
-fn check_files(files: [Option<&PathBuf>; 2]) -> Result<(), Usage> {
-    for file in files.into_iter().flatten() {
-        let open = fs::OpenOptions::new().create(true).append(true).open(file);
-        open.map_err(|error| Usage::new(format!("{}: {error}; choose another place", file.display())))?;
-    }
-    Ok(())
-}
-
-/// Runs the points that are not kept yet, some side by side.
-fn perform(
-    setup: &Setup,
-    points: &[Point],
-    path: &Path,
-    args: &ReproduceArgs,
-    ui: &Ui,
-) -> Result<Vec<Measured>> {
-    let kept = read(path, KIND, "a figure on regions")?;
-    let known = |point: &Point| kept.iter().find(|old| old["inputs"] == point.inputs.as_str());
-    let mut results: Vec<Option<Measured>> =
-        points.iter().map(|point| known(point).and_then(|old| Measured::of(point, old))).collect();
-    // A machine of two processors runs one of them at a time, mostly.
-    let jobs = args
-        .jobs
-        .map_or_else(|| thread::available_parallelism().map_or(1, usize::from), |jobs| jobs as usize);
-    let missing: Vec<usize> = (0..points.len()).filter(|n| results[*n].is_none()).collect();
-    let _step = ui.step(&format!("{}: memlat", setup.lab));
-    let mut documents = kept.clone();
-    for some in missing.chunks(jobs.max(1)) {
-        let done: Vec<Result<Measured>> = thread::scope(|scope| {
-            let runs: Vec<_> = some.iter().map(|n| scope.spawn(|| setup.perform(&points[*n]))).collect();
-            runs.into_iter().map(|run| run.join().expect("no thread panics")).collect()
-        });
-        for (n, measured) in some.iter().zip(done) {
-            let point = &points[*n];
-            let measured = measured.with_context(|| format!("{}: nothing is claimed", point.name()))?;
-            ui.say(&format!("{}: {}", point.name(), measured.gain_text()));
-            documents.retain(|old| old["inputs"] != point.inputs.as_str());
-            documents.push(measured.document());
-            results[*n] = Some(measured);
-        }
-        write(path, KIND, &documents)?;
-    }
-    results.into_iter().map(|measured| measured.context("a point was not run")).collect()
-}
-
-/// The points of a file of this kind, which are `whose`. None: it is empty, or not there.
-fn read(path: &Path, kind: &str, whose: &str) -> Result<Vec<Value>> {
-    let text = fs::read_to_string(path).unwrap_or_default();
-    if text.trim().is_empty() {
-        return Ok(Vec::new());
-    }
-    let document: Value = serde_json::from_str(&text).unwrap_or_default();
-    match document["points"].as_array() {
-        Some(points) if document["t"] == kind && document["schema"] == 1 => Ok(points.clone()),
-        _ => bail!(Usage::new(format!(
-            "{}: these are no points of {whose}; choose another place, or remove it",
-            path.display()
-        ))),
-    }
-}
-
-/// Writes the points of a file of this kind.
-fn write(path: &Path, kind: &str, points: &[Value]) -> Result<()> {
-    let document = json!({ "t": kind, "schema": 1, "points": points });
-    store::write(path, (document.to_string() + "\n").as_bytes())
 }
 
 const HEAD: [&str; 8] =

@@ -6,11 +6,8 @@ use anyhow::{Context, Result};
 use labsim::machine::{Machine, Sharing};
 use serde_json::{Value, json};
 
-use super::session;
-use crate::{
-    compare::{cell, table::percent},
-    host::needs::Needs,
-};
+use super::{super::kept, session};
+use crate::{compare::table::percent, host::needs::Needs};
 
 /// What is the same for all points on a machine.
 pub struct Setup {
@@ -38,8 +35,7 @@ pub struct Point {
     /// How often regions are looked for, and for how long it runs.
     pub pace: Pace,
     mhz: u32,
-    /// Hash of all that it depends on.
-    pub inputs: String,
+    inputs: String,
 }
 
 /// A run.
@@ -106,9 +102,8 @@ impl Setup {
     pub fn new(needs: &Needs, scratch: &Path, lab: &str) -> Result<Setup> {
         let (description, machine) = crate::lab::find(lab)?;
         let memlat = super::super::compile(needs.project, needs.ui, scratch, "memlat")?;
-        let (hypervisor, plugin) = (needs.hypervisor()?, needs.lab_plugin()?);
-        let kernel = needs.kernel(crate::cli::Guest::DebianAmd64)?;
-        let inputs = cell::inputs(&[&hypervisor, &plugin, &memlat, &kernel], &[&description])?;
+        let hypervisor = needs.hypervisor()?;
+        let inputs = kept::inputs(needs, &hypervisor, &memlat, &description)?;
         Ok(Setup { lab: lab.to_owned(), machine, hypervisor, memlat, scratch: scratch.to_owned(), inputs })
     }
 
@@ -235,10 +230,29 @@ impl Point {
     pub fn mhz(&self) -> u32 {
         self.mhz
     }
+}
 
-    /// What it is called in messages.
-    pub fn name(&self) -> String {
+impl kept::Run for Point {
+    type Outcome = Measured;
+
+    fn name(&self) -> String {
         format!("{}, 2 × {} KiB, visits of 2^{}", self.lab, self.kib, self.visit)
+    }
+
+    fn inputs(&self) -> &str {
+        &self.inputs
+    }
+
+    fn document(&self, measured: &Measured) -> Value {
+        measured.document()
+    }
+
+    fn outcome(&self, document: &Value) -> Option<Measured> {
+        Measured::of(self, document)
+    }
+
+    fn says(&self, measured: &Measured) -> String {
+        measured.gain_text()
     }
 }
 
@@ -249,20 +263,20 @@ impl Measured {
     }
 
     /// The same for people.
-    pub fn gain_text(&self) -> String {
+    fn gain_text(&self) -> String {
         let moves = self.unify.moves_per_second().unwrap_or(0.0);
         format!("{}, {moves:.0} moves in a second", percent(Some(self.gain())))
     }
 
     /// For the file.
-    pub fn document(&self) -> Value {
-        let Point { lab, kib, visit, regions, inputs, mhz, .. } = &self.point;
-        json!({ "lab": lab, "region_kib": kib, "accesses": 1u64 << visit, "regions": regions, "mhz": mhz, "inputs": inputs,
+    fn document(&self) -> Value {
+        let Point { lab, kib, visit, regions, mhz, .. } = &self.point;
+        json!({ "lab": lab, "region_kib": kib, "accesses": 1u64 << visit, "regions": regions, "mhz": mhz,
             "gain": self.gain(), "off": self.off.document(), "unify": self.unify.document() })
     }
 
     /// From the file.
-    pub fn of(point: &Point, document: &Value) -> Option<Measured> {
+    fn of(point: &Point, document: &Value) -> Option<Measured> {
         let (off, unify) = (Run::of(&document["off"])?, Run::of(&document["unify"])?);
         Some(Measured { point: point.clone(), off, unify })
     }

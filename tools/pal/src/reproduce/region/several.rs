@@ -18,6 +18,7 @@ use std::{
 
 use anyhow::{Context, Result, bail};
 use rustix::process::Signal;
+use serde_json::Value;
 
 use self::{
     cast::{Cast, Part, SPREAD_MS, Scene},
@@ -25,7 +26,11 @@ use self::{
     window::Vm,
 };
 use super::{
-    super::{ReproduceArgs, verdict::Claim},
+    super::{
+        ReproduceArgs, check_files,
+        kept::{self, Kept},
+        verdict::Claim,
+    },
     Figure, PAPER,
     point::Setup,
     session::{APPEND, TIMEOUT_SECONDS},
@@ -43,7 +48,7 @@ use crate::{
 
 pub use self::cast::{BALANCED, ISOLATED};
 
-/// What the file of points says that it is.
+/// What their file of results is called.
 const KIND: &str = "several";
 
 /// A point: sizes, and what `regions` is set to.
@@ -51,9 +56,43 @@ const KIND: &str = "several";
 struct Point {
     cast: &'static Cast,
     scene: Scene,
+    lab: String,
+    mhz: u32,
     kib: u64,
     regions: String,
     inputs: String,
+    /// Where samples of its runs go, and a page that compares them.
+    folder: PathBuf,
+}
+
+impl kept::Run for Point {
+    type Outcome = Measured;
+
+    fn name(&self) -> String {
+        format!("memlats of {} KiB on {}", self.kib, self.lab)
+    }
+
+    fn inputs(&self) -> &str {
+        &self.inputs
+    }
+
+    fn document(&self, measured: &Measured) -> Value {
+        measured.document(&self.lab, &self.regions)
+    }
+
+    fn outcome(&self, document: &Value) -> Option<Measured> {
+        Measured::of(self.cast, self.kib, document)
+    }
+
+    fn says(&self, _measured: &Measured) -> String {
+        format!("{}: what each cache held, and what that did", self.page().display())
+    }
+}
+
+impl Point {
+    fn page(&self) -> PathBuf {
+        self.folder.join("report.html")
+    }
 }
 
 /// Runs the figure, and says whether the claims hold.
@@ -63,70 +102,53 @@ struct Point {
 pub fn run(figure: &Figure, args: &ReproduceArgs, project: &Project, ui: &Ui) -> Result<u8> {
     let lab = args.lab.clone().unwrap_or_else(|| figure.labs[0].to_owned());
     let cast = cast::of(figure.name).context("a figure with several VMs has them")?;
-    let name = cast.figure;
     let scene = if args.quick { cast.quick } else { cast.whole };
     let cache = project.cache("reproduce")?;
-    let path = args.json.clone().unwrap_or_else(|| cache.join("several.json"));
     let _lock = lock(&cache, ui)?;
-    super::check_files([Some(&path), args.output.as_ref()])?;
-    let mut kept = super::read(&path, KIND, "a figure with several VMs")?;
+    check_files([args.output.as_ref()])?;
+    let mut kept = Kept::open(KIND, args, &cache, ui)?;
     let needs = Needs { project, ui, yes: args.yes };
     let scratch = crate::compare::scratch::Scratch::new()?;
     let setup = Setup::new(&needs, scratch.path(), &lab)?;
-    let mut all = Vec::new();
-    for twelfths in scene.twelfths {
-        let point = point(&setup, cast, scene, *twelfths);
-        let known = kept.iter().find(|old| old["inputs"] == point.inputs.as_str());
-        let measured = match known.and_then(|old| Measured::of(cast, point.kib, old)) {
-            Some(measured) => measured,
-            None => {
-                let _step = ui.step(&format!("{name} on {lab}: memlats of {} KiB", point.kib));
-                let folder = cache.join(format!("{name}-{}k", point.kib));
-                let page = folder.join("report.html");
-                let measured = perform(&setup, &point, &folder, &page)?;
-                ui.say(&format!("{}: what each cache held, and what that did", page.display()));
-                measured
-            }
-        };
-        kept.retain(|old| old["inputs"] != point.inputs.as_str());
-        kept.push(measured.document(&lab, &point.regions, &point.inputs));
-        super::write(&path, KIND, &kept)?;
-        all.push((point, measured));
-    }
-    let measured: Vec<_> = all.iter().map(|(_, measured)| measured).collect();
+    let points = scene.twelfths.iter().map(|twelfths| point(&setup, cast, scene, *twelfths, &cache));
+    let points: Vec<Point> = points.collect();
+    let all = kept.each(cast.figure, &points, 1, ui, |point| perform(&setup, point))?;
+    let measured: Vec<_> = all.iter().collect();
     let claims = verdict::claims(cast, &measured);
     print!("{}", text(figure, &lab, &measured, &claims));
     if let Some(path) = &args.output {
-        let regions = all.first().map_or("", |(point, _)| &point.regions);
+        let regions = points.first().map_or("", |point| &point.regions);
         store::write(path, page(figure, args, &lab, &measured, &claims, regions).as_bytes())?;
     }
     Ok(0)
 }
 
-fn point(setup: &Setup, cast: &'static Cast, scene: Scene, twelfths: u64) -> Point {
-    let cache = setup.cache_kib();
-    let kib = cache * twelfths / 12;
+fn point(setup: &Setup, cast: &'static Cast, scene: Scene, twelfths: u64, cache: &Path) -> Point {
+    let cache_kib = setup.cache_kib();
+    let kib = cache_kib * twelfths / 12;
     // As for the figure of two regions: a visit of `q` is not worth a move. A longer phase finds no more, and costs more.
     let regions = format!(
-        "{},q_us=200,period_ms={},phase_ms=20,move_us=4,least_us=60,cache_kib={cache}",
+        "{},q_us=200,period_ms={},phase_ms=20,move_us=4,least_us=60,cache_kib={cache_kib}",
         cast.policy, scene.period_ms
     );
     let text = format!("{} {kib} {regions} {:?} {:?}", setup.inputs(), scene.ms, cast.roles);
-    Point { cast, scene, kib, regions, inputs: bootimg::sha256(text.as_bytes()) }
+    let (lab, mhz) = (setup.lab.clone(), setup.mhz());
+    let folder = cache.join(format!("{}-{kib}k", cast.figure));
+    Point { cast, scene, lab, mhz, kib, regions, inputs: bootimg::sha256(text.as_bytes()), folder }
 }
 
-/// Both runs of a point, with their samples in `folder`, and the page that compares them.
-fn perform(setup: &Setup, point: &Point, folder: &Path, page: &Path) -> Result<Measured> {
+/// Both runs of a point, and the page that compares them.
+fn perform(setup: &Setup, point: &Point) -> Result<Measured> {
     let mut runs = Vec::new();
     let mut vms = Vec::new();
     for (name, regions) in [("off", "off"), (point.cast.policy, &point.regions)] {
-        let run = execute(setup, point, regions, &folder.join(name))?;
+        let run = execute(setup, point, regions, &point.folder.join(name))?;
         vms.push(of(&run, point).map_err(|why| anyhow::anyhow!("{name}: {why}; nothing is claimed"))?);
         runs.push(Run { name: name.into(), ..run });
     }
-    store::write(page, report::page::page(&runs, &[])?.as_bytes())?;
+    store::write(&point.page(), report::page::page(&runs, &[])?.as_bytes())?;
     let [off, on] = vms.try_into().map_err(|_| anyhow::anyhow!("there are two runs"))?;
-    Ok(Measured { cast: point.cast, kib: point.kib, mhz: setup.mhz(), off, on })
+    Ok(Measured { cast: point.cast, kib: point.kib, mhz: point.mhz, off, on })
 }
 
 /// What a run's samples say of its VMs, in the order of the cast.

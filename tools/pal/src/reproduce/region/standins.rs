@@ -9,10 +9,14 @@ mod verdict;
 use std::path::Path;
 
 use anyhow::{Context, Result};
+use serde_json::Value;
 
 use self::verdict::{Measured, Run};
 use super::{
-    super::{ReproduceArgs, compile},
+    super::{
+        ReproduceArgs, check_files, compile,
+        kept::{self, Kept},
+    },
     Figure,
     point::{Pace, Setup},
     session,
@@ -27,7 +31,7 @@ use crate::{
 
 /// The figure.
 pub const NAME: &str = "region-fig33";
-/// What the file of points says that it is.
+/// What their file of results is called.
 const KIND: &str = "standins";
 /// Modelled milliseconds before the measurement without regions, where nothing has to be found, and of it: all are alike.
 const OFF_MS: [u32; 2] = [100, 400];
@@ -57,6 +61,37 @@ pub static PROGRAMS: [Program; 6] = [
     program("libquantum", "462.libquantum", Some(3)),
 ];
 
+/// A program on a lab machine.
+struct Planned {
+    program: &'static Program,
+    lab: String,
+    inputs: String,
+}
+
+impl kept::Run for Planned {
+    type Outcome = Measured;
+
+    fn name(&self) -> String {
+        self.program.name.to_owned()
+    }
+
+    fn inputs(&self) -> &str {
+        &self.inputs
+    }
+
+    fn document(&self, measured: &Measured) -> Value {
+        measured.document(&self.lab)
+    }
+
+    fn outcome(&self, document: &Value) -> Option<Measured> {
+        Measured::of(self.program, document)
+    }
+
+    fn says(&self, measured: &Measured) -> String {
+        measured.gain_text()
+    }
+}
+
 /// Runs the figure, and says whether the claims hold.
 ///
 /// # Errors
@@ -64,10 +99,9 @@ pub static PROGRAMS: [Program; 6] = [
 pub fn run(figure: &Figure, args: &ReproduceArgs, project: &Project, ui: &Ui) -> Result<u8> {
     let lab = args.lab.clone().unwrap_or_else(|| figure.labs[0].to_owned());
     let cache = project.cache("reproduce")?;
-    let path = args.json.clone().unwrap_or_else(|| cache.join("standins.json"));
     let _lock = lock(&cache, ui)?;
-    super::check_files([Some(&path), args.output.as_ref()])?;
-    let mut kept = super::read(&path, KIND, "figure 33")?;
+    check_files([args.output.as_ref()])?;
+    let mut kept = Kept::open(KIND, args, &cache, ui)?;
     let needs = Needs { project, ui, yes: args.yes };
     let scratch = Scratch::new()?;
     let setup = Setup::new(&needs, scratch.path(), &lab)?;
@@ -78,25 +112,14 @@ pub fn run(figure: &Figure, args: &ReproduceArgs, project: &Project, ui: &Ui) ->
     let parameters = super::parameters(&setup, pace);
     let source = std::fs::read(&binary).with_context(|| format!("cannot read {}", binary.display()))?;
     let source = bootimg::sha256(&source);
-    let mut all = Vec::new();
-    for program in &PROGRAMS {
+    let planned = |program: &'static Program| {
         let inputs = format!("{} {source} {} {parameters} {pace:?}", setup.inputs(), program.name);
-        let inputs = bootimg::sha256(inputs.as_bytes());
-        let known = kept.iter().find(|old| old["inputs"] == inputs.as_str());
-        let measured = match known.and_then(|old| Measured::of(program, old)) {
-            Some(measured) => measured,
-            None => {
-                let _step = ui.step(&format!("{NAME} on {lab}: {}", program.name));
-                let measured = perform(&setup, program, &binary, pace, &parameters)?;
-                ui.say(&format!("{}: {}", program.name, measured.gain_text()));
-                measured
-            }
-        };
-        kept.retain(|old| old["inputs"] != inputs.as_str());
-        kept.push(measured.document(&lab, &inputs));
-        super::write(&path, KIND, &kept)?;
-        all.push(measured);
-    }
+        Planned { program, lab: lab.clone(), inputs: bootimg::sha256(inputs.as_bytes()) }
+    };
+    let planned: Vec<_> = PROGRAMS.iter().map(planned).collect();
+    let all = kept.each(NAME, &planned, 1, ui, |planned| {
+        perform(&setup, planned.program, &binary, pace, &parameters)
+    })?;
     let (claims, rows) = (verdict::claims(&all), all.iter().map(Measured::row).collect::<Vec<_>>());
     print!("{}", super::text_of(figure, &lab, &verdict::HEAD, &rows, &claims));
     if let Some(path) = &args.output {

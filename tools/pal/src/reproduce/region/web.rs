@@ -9,12 +9,20 @@ mod kit;
 mod verdict;
 
 use anyhow::Result;
+use serde_json::Value;
 
 use self::{
     kit::Kit,
     verdict::{AGAIN, Kind, Measured, OFF, OPEN, PROGRAM, UNIFY},
 };
-use super::{super::ReproduceArgs, Figure, point::Setup};
+use super::{
+    super::{
+        ReproduceArgs, check_files,
+        kept::{self, Kept},
+    },
+    Figure,
+    point::Setup,
+};
 use crate::{
     compare::{scratch::Scratch, store},
     host::{lock::lock, needs::Needs},
@@ -24,7 +32,7 @@ use crate::{
 
 /// The figures.
 pub const NAME: &str = "region-web";
-/// What the file of points says that it is.
+/// What their file of results is called.
 const KIND: &str = "web";
 /// The sets of slab caches of the guest kit's.
 const SETS: [&str; 4] = ["kernel-core", "fs-core", "net-core", "fs-net-core"];
@@ -38,6 +46,39 @@ struct Point {
     regions: &'static str,
     /// Modelled milliseconds before the part that is measured, and of it.
     ms: [u32; 2],
+}
+
+/// A run on a lab machine.
+struct Planned {
+    point: Point,
+    lab: String,
+    inputs: String,
+}
+
+impl kept::Run for Planned {
+    type Outcome = Measured;
+
+    fn name(&self) -> String {
+        let Point { kind, vcpus, regions, .. } = self.point;
+        format!("{} pages, {vcpus} VCPUs, {regions}", kind.name())
+    }
+
+    fn inputs(&self) -> &str {
+        &self.inputs
+    }
+
+    fn document(&self, measured: &Measured) -> Value {
+        measured.document(&self.lab)
+    }
+
+    fn outcome(&self, document: &Value) -> Option<Measured> {
+        let Point { kind, vcpus, regions, .. } = self.point;
+        Measured::of(kind, vcpus, regions, document)
+    }
+
+    fn says(&self, measured: &Measured) -> String {
+        format!("{:.0} requests in a second", measured.per_second())
+    }
 }
 
 /// The runs, in the order of the table.
@@ -88,34 +129,19 @@ fn points(quick: bool) -> Vec<Point> {
 pub fn run(figure: &Figure, args: &ReproduceArgs, project: &Project, ui: &Ui) -> Result<u8> {
     let lab = args.lab.clone().unwrap_or_else(|| figure.labs[0].to_owned());
     let cache = project.cache("reproduce")?;
-    let path = args.json.clone().unwrap_or_else(|| cache.join("web.json"));
     let _lock = lock(&cache, ui)?;
-    super::check_files([Some(&path), args.output.as_ref()])?;
-    let mut kept = super::read(&path, KIND, "the figures of a web server")?;
+    check_files([args.output.as_ref()])?;
+    let mut kept = Kept::open(KIND, args, &cache, ui)?;
     let needs = Needs { project, ui, yes: args.yes };
     let scratch = Scratch::new()?;
     let setup = Setup::new(&needs, scratch.path(), &lab)?;
     let kit = Kit::new(&needs, &setup)?;
-    let mut all = Vec::new();
-    for point in points(args.quick) {
-        let inputs = bootimg::sha256(format!("{} {} {point:?}", setup.inputs(), kit.inputs()).as_bytes());
-        let known = kept.iter().find(|old| old["inputs"] == inputs.as_str());
-        let Point { kind, vcpus, regions, .. } = point;
-        let measured = match known.and_then(|old| Measured::of(kind, vcpus, regions, old)) {
-            Some(measured) => measured,
-            None => {
-                let name = format!("{} pages, {vcpus} VCPUs, {regions}", kind.name());
-                let _step = ui.step(&format!("{NAME} on {lab}: {name}"));
-                let measured = kit.perform(&setup, &point)?;
-                ui.say(&format!("{name}: {:.0} requests in a second", measured.per_second()));
-                measured
-            }
-        };
-        kept.retain(|old| old["inputs"] != inputs.as_str());
-        kept.push(measured.document(&lab, &inputs));
-        super::write(&path, KIND, &kept)?;
-        all.push(measured);
-    }
+    let planned = |point: Point| {
+        let inputs = format!("{} {} {point:?}", setup.inputs(), kit.inputs());
+        Planned { inputs: bootimg::sha256(inputs.as_bytes()), lab: lab.clone(), point }
+    };
+    let planned: Vec<_> = points(args.quick).into_iter().map(planned).collect();
+    let all = kept.each(NAME, &planned, 1, ui, |planned| kit.perform(&setup, &planned.point))?;
     let (claims, rows) = (verdict::claims(&all), verdict::rows(&all));
     print!("{}", super::text_of(figure, &lab, &verdict::HEAD, &rows, &claims));
     if let Some(path) = &args.output {

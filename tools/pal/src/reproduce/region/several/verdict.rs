@@ -135,11 +135,11 @@ impl Measured {
     }
 
     /// For the file.
-    pub fn document(&self, lab: &str, regions: &str, inputs: &str) -> Value {
+    pub fn document(&self, lab: &str, regions: &str) -> Value {
         let vms = |vms: &[Vm]| vms.iter().map(Vm::document).collect::<Vec<_>>();
         let names: Vec<_> = self.cast.roles.iter().map(|role| role.name).collect();
         json!({ "figure": self.cast.figure, "lab": lab, "region_kib": self.kib, "regions": regions, "mhz": self.mhz,
-            "inputs": inputs, "vms": names, "off": vms(&self.off), "on": vms(&self.on) })
+            "vms": names, "off": vms(&self.off), "on": vms(&self.on) })
     }
 
     /// From the file.
@@ -298,7 +298,7 @@ mod tests {
     #[test]
     fn what_is_kept_comes_back() {
         let good = measured([(350, 1000), (60, 0)], [(60, 1), (61, 0)]);
-        let again = Measured::of(good.cast, 4096, &good.document("zen3", "partition", "x")).unwrap();
+        let again = Measured::of(good.cast, 4096, &good.document("zen3", "partition")).unwrap();
         assert_eq!((again.off, again.on, again.mhz), (good.off, good.on, good.mhz));
         assert!(Measured::of(good.cast, 4096, &json!({ "off": [], "on": [], "mhz": 1 })).is_none());
     }

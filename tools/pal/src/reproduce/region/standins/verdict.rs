@@ -127,8 +127,8 @@ impl Measured {
     }
 
     /// For the file.
-    pub fn document(&self, lab: &str, inputs: &str) -> Value {
-        json!({ "figure": super::NAME, "lab": lab, "program": self.program.name, "inputs": inputs,
+    pub fn document(&self, lab: &str) -> Value {
+        json!({ "figure": super::NAME, "lab": lab, "program": self.program.name,
             "off": self.off.document(), "unify": self.unify.document() })
     }
 
@@ -223,7 +223,7 @@ mod tests {
         let expected =
             ["sphinx", "482.sphinx3", "hold", "10 µs", "5 µs", "+100.0 %", "10", "0", "2 of 4", "3"];
         assert_eq!(sphinx.row(), expected.map(str::to_owned));
-        let again = Measured::of(sphinx.program, &sphinx.document("zen3", "x")).unwrap();
+        let again = Measured::of(sphinx.program, &sphinx.document("zen3")).unwrap();
         assert_eq!((again.off, again.unify), (sphinx.off, sphinx.unify));
         assert!(Measured::of(sphinx.program, &json!({ "off": {} })).is_none());
     }

@@ -102,9 +102,9 @@ impl Measured {
     }
 
     /// For the file.
-    pub fn document(&self, lab: &str, inputs: &str) -> Value {
+    pub fn document(&self, lab: &str) -> Value {
         json!({ "figure": super::NAME, "lab": lab, "kind": self.kind.name(), "vcpus": self.vcpus, "regions": self.regions,
-            "inputs": inputs, "ns": self.ns, "mhz": self.mhz, "requests": self.requests, "cycles": self.cycles, "ran_ns": self.ran_ns, "llc_misses": self.misses,
+            "ns": self.ns, "mhz": self.mhz, "requests": self.requests, "cycles": self.cycles, "ran_ns": self.ran_ns, "llc_misses": self.misses,
             "moves": self.moves, "opened": self.opened, "all_moves": self.all_moves, "all_opened": self.all_opened,
             "calls": self.calls, "all_calls": self.all_calls, "frames": self.frames })
     }
@@ -344,7 +344,7 @@ mod tests {
         ];
         assert_eq!(rows(&all)[1], expected.map(str::to_owned));
         assert_eq!(rows(&all)[0][4], "–");
-        let again = Measured::of(Kind::Static, 2, "net-core", &all[1].document("zen3", "x"));
+        let again = Measured::of(Kind::Static, 2, "net-core", &all[1].document("zen3"));
         assert_eq!(again, Some(all[1]));
         assert_eq!(Measured::of(Kind::Static, 2, OFF, &json!({ "ns": 1 })), None);
     }
