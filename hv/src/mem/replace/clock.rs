@@ -2,18 +2,13 @@
 
 use alloc::collections::TryReserveError;
 
-use super::{
-    AccessBits, NONE, Object, Page, Placement, Policy, Slot, frames_in_range,
-    links::{Links, List},
-};
+use super::{AccessBits, NONE, Object, Page, Placement, Policy, Slot, frames::Frames, links::List};
 
 /// The state. Pages that come are where the hand comes last.
 #[derive(Clone, Debug)]
 pub struct Clock {
-    frames: u32,
-    links: Links,
+    frames: Frames,
     circle: List,
-    free: List,
     hand: u32,
 }
 
@@ -23,14 +18,12 @@ impl Clock {
     /// # Errors
     /// No memory.
     pub fn new(frames: u32) -> Result<Clock, TryReserveError> {
-        let frames = frames_in_range(frames);
-        let (links, free) = Links::free(frames as usize)?;
-        Ok(Clock { frames, links, circle: List::EMPTY, free, hand: NONE })
+        Ok(Clock { frames: Frames::new(frames)?, circle: List::EMPTY, hand: NONE })
     }
 
     fn advance(&mut self) -> u32 {
         let slot = self.hand;
-        self.hand = self.links.around(&self.circle, slot);
+        self.hand = self.frames.links.around(&self.circle, slot);
         slot
     }
 
@@ -49,17 +42,16 @@ impl Clock {
 
 impl Policy for Clock {
     fn fault(&mut self, _page: Page, _object: Object, bits: &mut impl AccessBits) -> Placement {
-        let placement = if self.circle.len < self.frames {
-            Placement::free(self.free.head)
-        } else {
-            Placement::evicting(self.evict(bits))
-        };
-        self.links.remove(&mut self.free, placement.slot);
-        self.links.insert_before(&mut self.circle, placement.slot, self.hand);
-        if self.hand == NONE {
-            self.hand = placement.slot;
+        let evicts = self.frames.are_used_up();
+        if evicts {
+            self.evict(bits);
         }
-        placement
+        let slot = self.frames.take();
+        self.frames.links.insert_before(&mut self.circle, slot, self.hand);
+        if self.hand == NONE {
+            self.hand = slot;
+        }
+        Placement { slot, evicts }
     }
 
     fn evict(&mut self, bits: &mut impl AccessBits) -> Slot {
@@ -70,18 +62,17 @@ impl Policy for Clock {
 
     fn remove(&mut self, slot: Slot) {
         if self.hand == slot {
-            let next = self.links.around(&self.circle, slot);
+            let next = self.frames.links.around(&self.circle, slot);
             self.hand = if next == slot { NONE } else { next };
         }
-        self.links.remove(&mut self.circle, slot);
-        self.links.push_head(&mut self.free, slot);
+        self.frames.give_back(&mut self.circle, slot);
     }
 
     fn limit(&mut self, frames: u32) {
-        self.frames = frames.clamp(1, self.links.entries());
+        self.frames.set_limit(frames);
     }
 
     fn bytes(&self) -> usize {
-        self.links.bytes()
+        self.frames.bytes()
     }
 }

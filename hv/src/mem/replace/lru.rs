@@ -2,18 +2,13 @@
 
 use alloc::collections::TryReserveError;
 
-use super::{
-    AccessBits, Object, Page, Placement, Policy, Slot, frames_in_range,
-    links::{Links, List},
-};
+use super::{AccessBits, Object, Page, Placement, Policy, Slot, frames::Frames, links::List};
 
 /// The state: the most recently used page is at the head.
 #[derive(Clone, Debug)]
 pub struct Lru {
-    frames: u32,
-    links: Links,
+    frames: Frames,
     list: List,
-    free: List,
 }
 
 impl Lru {
@@ -22,9 +17,7 @@ impl Lru {
     /// # Errors
     /// No memory.
     pub fn new(frames: u32) -> Result<Lru, TryReserveError> {
-        let frames = frames_in_range(frames);
-        let (links, free) = Links::free(frames as usize)?;
-        Ok(Lru { frames, links, list: List::EMPTY, free })
+        Ok(Lru { frames: Frames::new(frames)?, list: List::EMPTY })
     }
 }
 
@@ -32,14 +25,13 @@ impl Policy for Lru {
     const TOUCHES: bool = true;
 
     fn fault(&mut self, _page: Page, _object: Object, bits: &mut impl AccessBits) -> Placement {
-        let placement = if self.list.len < self.frames {
-            Placement::free(self.free.head)
-        } else {
-            Placement::evicting(self.evict(bits))
-        };
-        self.links.remove(&mut self.free, placement.slot);
-        self.links.push_head(&mut self.list, placement.slot);
-        placement
+        let evicts = self.frames.are_used_up();
+        if evicts {
+            self.evict(bits);
+        }
+        let slot = self.frames.take();
+        self.frames.links.push_head(&mut self.list, slot);
+        Placement { slot, evicts }
     }
 
     fn evict(&mut self, _bits: &mut impl AccessBits) -> Slot {
@@ -49,22 +41,21 @@ impl Policy for Lru {
     }
 
     fn remove(&mut self, slot: Slot) {
-        self.links.remove(&mut self.list, slot);
-        self.links.push_head(&mut self.free, slot);
+        self.frames.give_back(&mut self.list, slot);
     }
 
     fn limit(&mut self, frames: u32) {
-        self.frames = frames.clamp(1, self.links.entries());
+        self.frames.set_limit(frames);
     }
 
     fn touch(&mut self, slot: Slot, _times: u32) {
         if self.list.head != slot {
-            self.links.remove(&mut self.list, slot);
-            self.links.push_head(&mut self.list, slot);
+            self.frames.links.remove(&mut self.list, slot);
+            self.frames.links.push_head(&mut self.list, slot);
         }
     }
 
     fn bytes(&self) -> usize {
-        self.links.bytes()
+        self.frames.bytes()
     }
 }

@@ -12,6 +12,7 @@
 pub mod apr;
 pub mod clock;
 pub mod clock_pro;
+pub mod frames;
 pub mod ghosts;
 pub mod index;
 pub mod links;

@@ -7,9 +7,7 @@
 use alloc::{collections::TryReserveError, vec::Vec};
 
 use super::{
-    AccessBits, Object, Page, Placement, Policy, Slot, bytes_of, frames_in_range,
-    ghosts::Ghosts,
-    links::{Links, List},
+    AccessBits, Object, Page, Placement, Policy, Slot, bytes_of, frames::Frames, ghosts::Ghosts, links::List,
     table,
 };
 
@@ -21,12 +19,10 @@ const MOVES_ON: u8 = 2;
 /// The state: the newest pages are at the heads.
 #[derive(Clone, Debug)]
 pub struct S3Fifo {
-    frames: u32,
+    frames: Frames,
     small_frames: u32,
-    links: Links,
     small: List,
     main: List,
-    free: List,
     /// The queue that the page in a slot is in.
     is_main: Vec<bool>,
     pages: Vec<Page>,
@@ -40,25 +36,23 @@ impl S3Fifo {
     /// # Errors
     /// No memory.
     pub fn new(frames: u32) -> Result<S3Fifo, TryReserveError> {
-        let frames = frames_in_range(frames);
-        let (links, free) = Links::free(frames as usize)?;
+        let frames = Frames::new(frames)?;
+        let (limit, slots) = (frames.limit(), frames.limit() as usize);
         Ok(S3Fifo {
             frames,
-            small_frames: small_of(frames),
-            links,
+            small_frames: small_of(limit),
             small: List::EMPTY,
             main: List::EMPTY,
-            free,
-            is_main: table(frames as usize, false)?,
-            pages: table(frames as usize, Page(0))?,
-            counts: table(frames as usize, 0)?,
-            ghosts: Ghosts::new(ghosts_of(frames) as usize)?,
+            is_main: table(slots, false)?,
+            pages: table(slots, Page(0))?,
+            counts: table(slots, 0)?,
+            ghosts: Ghosts::new(ghosts_of(limit) as usize)?,
         })
     }
 
     /// The page that is to go. Who calls it removes the page.
     fn victim(&mut self, bits: &mut impl AccessBits) -> Slot {
-        let main_frames = self.frames - self.small_frames;
+        let main_frames = self.frames.limit() - self.small_frames;
         if self.main.len <= main_frames {
             while self.small.len > 0 {
                 let slot = self.small.tail;
@@ -67,7 +61,7 @@ impl S3Fifo {
                     self.ghosts.push(self.pages[slot as usize]);
                     return slot;
                 }
-                self.links.remove(&mut self.small, slot);
+                self.frames.links.remove(&mut self.small, slot);
                 self.push(slot, true);
             }
         }
@@ -79,14 +73,14 @@ impl S3Fifo {
                 0 => return slot,
                 count => *count -= 1,
             }
-            self.links.remove(&mut self.main, slot);
-            self.links.push_head(&mut self.main, slot);
+            self.frames.links.remove(&mut self.main, slot);
+            self.frames.links.push_head(&mut self.main, slot);
         }
     }
 
     /// Puts a page into a queue, without an access.
     fn push(&mut self, slot: Slot, is_main: bool) {
-        self.links.push_head(if is_main { &mut self.main } else { &mut self.small }, slot);
+        self.frames.links.push_head(if is_main { &mut self.main } else { &mut self.small }, slot);
         self.is_main[slot as usize] = is_main;
         self.counts[slot as usize] = 0;
     }
@@ -107,17 +101,14 @@ impl Policy for S3Fifo {
 
     fn fault(&mut self, page: Page, _object: Object, bits: &mut impl AccessBits) -> Placement {
         let returns = self.ghosts.take(page);
-        let used = self.small.len + self.main.len;
-        let placement = if used < self.frames {
-            Placement::free(self.free.head)
-        } else {
-            Placement::evicting(self.evict(bits))
-        };
-        let slot = placement.slot;
-        self.links.remove(&mut self.free, slot);
-        self.push(slot, returns || (!placement.evicts && self.small.len >= self.small_frames));
+        let evicts = self.frames.are_used_up();
+        if evicts {
+            self.evict(bits);
+        }
+        let slot = self.frames.take();
+        self.push(slot, returns || (!evicts && self.small.len >= self.small_frames));
         self.pages[slot as usize] = page;
-        placement
+        Placement { slot, evicts }
     }
 
     fn evict(&mut self, bits: &mut impl AccessBits) -> Slot {
@@ -128,14 +119,13 @@ impl Policy for S3Fifo {
 
     fn remove(&mut self, slot: Slot) {
         let queue = if self.is_main[slot as usize] { &mut self.main } else { &mut self.small };
-        self.links.remove(queue, slot);
-        self.links.push_head(&mut self.free, slot);
+        self.frames.give_back(queue, slot);
     }
 
     fn limit(&mut self, frames: u32) {
-        self.frames = frames.clamp(1, self.links.entries());
-        self.small_frames = small_of(self.frames);
-        self.ghosts.limit(ghosts_of(self.frames));
+        self.frames.set_limit(frames);
+        self.small_frames = small_of(self.frames.limit());
+        self.ghosts.limit(ghosts_of(self.frames.limit()));
     }
 
     fn touch(&mut self, slot: Slot, times: u32) {
@@ -148,7 +138,7 @@ impl Policy for S3Fifo {
     }
 
     fn bytes(&self) -> usize {
-        self.links.bytes()
+        self.frames.bytes()
             + bytes_of(&self.pages)
             + bytes_of(&self.counts)
             + bytes_of(&self.is_main)

@@ -3,18 +3,13 @@
 
 use alloc::collections::TryReserveError;
 
-use super::{
-    AccessBits, NONE, Object, Page, Placement, Policy, Slot, frames_in_range,
-    links::{Links, List},
-};
+use super::{AccessBits, NONE, Object, Page, Placement, Policy, Slot, frames::Frames, links::List};
 
 /// The state: the newest page is at the head.
 #[derive(Clone, Debug)]
 pub struct Sieve {
-    frames: u32,
-    links: Links,
+    frames: Frames,
     queue: List,
-    free: List,
     /// Where the hand goes on, or [`NONE`] for the oldest.
     hand: u32,
 }
@@ -25,22 +20,19 @@ impl Sieve {
     /// # Errors
     /// No memory.
     pub fn new(frames: u32) -> Result<Sieve, TryReserveError> {
-        let frames = frames_in_range(frames);
-        let (links, free) = Links::free(frames as usize)?;
-        Ok(Sieve { frames, links, queue: List::EMPTY, free, hand: NONE })
+        Ok(Sieve { frames: Frames::new(frames)?, queue: List::EMPTY, hand: NONE })
     }
 }
 
 impl Policy for Sieve {
     fn fault(&mut self, _page: Page, _object: Object, bits: &mut impl AccessBits) -> Placement {
-        let placement = if self.queue.len < self.frames {
-            Placement::free(self.free.head)
-        } else {
-            Placement::evicting(self.evict(bits))
-        };
-        self.links.remove(&mut self.free, placement.slot);
-        self.links.push_head(&mut self.queue, placement.slot);
-        placement
+        let evicts = self.frames.are_used_up();
+        if evicts {
+            self.evict(bits);
+        }
+        let slot = self.frames.take();
+        self.frames.links.push_head(&mut self.queue, slot);
+        Placement { slot, evicts }
     }
 
     fn evict(&mut self, bits: &mut impl AccessBits) -> Slot {
@@ -53,7 +45,7 @@ impl Policy for Sieve {
             if !bits.take(slot) {
                 break;
             }
-            slot = self.links.before(slot);
+            slot = self.frames.links.before(slot);
         }
         if slot == NONE {
             slot = self.queue.tail;
@@ -65,17 +57,16 @@ impl Policy for Sieve {
 
     fn remove(&mut self, slot: Slot) {
         if self.hand == slot {
-            self.hand = self.links.before(slot);
+            self.hand = self.frames.links.before(slot);
         }
-        self.links.remove(&mut self.queue, slot);
-        self.links.push_head(&mut self.free, slot);
+        self.frames.give_back(&mut self.queue, slot);
     }
 
     fn limit(&mut self, frames: u32) {
-        self.frames = frames.clamp(1, self.links.entries());
+        self.frames.set_limit(frames);
     }
 
     fn bytes(&self) -> usize {
-        self.links.bytes()
+        self.frames.bytes()
     }
 }
