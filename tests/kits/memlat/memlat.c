@@ -10,6 +10,9 @@
  *   memlat load MS MIB...           a store whose size changes (section 4.4): of each MIB MiB in turn all is
  *                                   accessed at random for MS milliseconds; cycles of an access of each, and
  *                                   at the end all accesses
+ *   memlat turns MS TIMES MIB STORES
+ *                                   such stores of MIB MiB each, which are used by turns, TIMES times in all,
+ *                                   eight accesses in a page at a time; the same is said
  *
  *   memlat chase KIB ACCESSES WARM_MS MS
  *                                   two regions of KIB KiB each, whose lines are read in a random order:
@@ -75,6 +78,24 @@ static uint64_t __attribute__((noinline)) wander(volatile uint64_t *memory, uint
     return seed;
 }
 
+/*
+ * The same with eight lines of a page at a time, in no order that a prefetcher knows, of which one is written. Walks are few: an emulator
+ * takes longer for them than for all else.
+ */
+static uint64_t __attribute__((noinline)) roam(volatile uint64_t *memory, uint64_t lines, uint64_t count, uint64_t seed)
+{
+    static const uint8_t others[] = {23, 46, 5, 57, 34, 12, 51};
+    for (; count >= 8; count -= 8) {
+        seed = seed * 6364136223846793005 + 1442695040888963407;
+        volatile uint64_t *page = memory + (seed >> 33) % (lines / 64) * WORDS;
+        uint64_t line = seed >> 20 & 63;
+        ++page[line * 8];
+        for (unsigned n = 0; n < sizeof others; n++)
+            seed ^= page[(line ^ others[n]) * 8 + 1];
+    }
+    return seed;
+}
+
 static int latency(uint64_t mib, uint64_t ms, uint64_t times)
 {
     if (!times)
@@ -111,25 +132,33 @@ static int latency(uint64_t mib, uint64_t ms, uint64_t times)
     return 0;
 }
 
-static int load(uint64_t ms, int count, char **sizes)
+/* A part of the memory, in MiB. */
+struct part {
+    uint64_t from, mib;
+};
+
+typedef uint64_t walk(volatile uint64_t *memory, uint64_t lines, uint64_t count, uint64_t seed);
+
+/* Accesses each part at random for `ms` milliseconds. */
+static int load(uint64_t ms, uint64_t count, const struct part *parts, walk *walk)
 {
     uint64_t most = 0, seed = 1, written = 0, all = 0, sum = 0;
-    for (int n = 0; n < count; n++) {
-        uint64_t mib = strtoull(sizes[n], 0, 10);
-        if (!mib)
+    for (uint64_t n = 0; n < count; n++) {
+        if (!parts[n].mib)
             return 2;
-        most = mib > most ? mib : most;
+        most = parts[n].from + parts[n].mib > most ? parts[n].from + parts[n].mib : most;
     }
     volatile uint64_t *memory =
         mmap(0, most << 20, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_POPULATE, -1, 0);
     if (memory == MAP_FAILED)
         return 3;
     uint64_t begin = nanos();
-    for (int n = 0; n < count; n++) {
-        uint64_t mib = strtoull(sizes[n], 0, 10), accesses = 0, cycles = 0, end = begin + (n + 1) * ms * 1000000;
+    for (uint64_t n = 0; n < count; n++) {
+        uint64_t mib = parts[n].mib, accesses = 0, cycles = 0, end = begin + (n + 1) * ms * 1000000;
+        volatile uint64_t *part = memory + (parts[n].from << 20) / sizeof *memory;
         while (nanos() < end) {
             uint64_t before = ticks();
-            seed = wander(memory, (mib << 20) / LINE, 8000, seed);
+            seed = walk(part, (mib << 20) / LINE, 8000, seed);
             cycles += ticks() - before;
             accesses += 8000;
             written += 1000;
@@ -290,8 +319,21 @@ int main(int argc, char **argv)
     }
     if (argc == 4 && !strcmp(argv[1], "pollute"))
         return pollute(strtoull(argv[2], 0, 10), strtoull(argv[3], 0, 10));
-    if (argc >= 4 && !strcmp(argv[1], "load"))
-        return load(strtoull(argv[2], 0, 10), argc - 3, argv + 3);
+    if (argc >= 4 && !strcmp(argv[1], "load")) {
+        struct part parts[argc - 3];
+        for (int n = 0; n < argc - 3; n++)
+            parts[n] = (struct part){0, strtoull(argv[n + 3], 0, 10)};
+        return load(strtoull(argv[2], 0, 10), argc - 3, parts, wander);
+    }
+    if (argc == 6 && !strcmp(argv[1], "turns")) {
+        uint64_t times = strtoull(argv[3], 0, 10), mib = strtoull(argv[4], 0, 10), stores = strtoull(argv[5], 0, 10);
+        struct part *parts = times && stores ? calloc(times, sizeof *parts) : 0;
+        if (!parts)
+            return 2;
+        for (uint64_t n = 0; n < times; n++)
+            parts[n] = (struct part){n % stores * mib, mib};
+        return load(strtoull(argv[2], 0, 10), times, parts, roam);
+    }
     if ((argc == 4 || argc == 5) && !strcmp(argv[1], "latency"))
         return latency(strtoull(argv[2], 0, 10), strtoull(argv[3], 0, 10), argc == 5 ? strtoull(argv[4], 0, 10) : 10);
     if (argc != 4)

@@ -1,8 +1,9 @@
 //! Table 9 of the memory-region thesis: the latency of memory while hot pages move to the fast tier. The program is memlat (tests/kits),
 //! the machine a lab machine whose memory is slow but for the fast tier; time follows its cycles. [`states`] has figure 72, [`slow`]
-//! figure 70, [`load`] those of a store whose size changes; [`bench`] runs memlat.
+//! figure 70, [`load`] those of a store whose size changes, [`evict`] what policies of eviction change; [`bench`] runs memlat.
 
 mod bench;
+mod evict;
 mod load;
 mod slow;
 pub mod states;
@@ -31,13 +32,14 @@ const WITHIN_MS: u64 = 10_000;
 type Run = fn(&ReproduceArgs, &Project, &Ui) -> Result<u8>;
 
 /// All of them: the name, what it shows, whose it is, and what runs it.
-const FIGURES: [(&str, &str, &str, Run); 6] = [
+const FIGURES: [(&str, &str, &str, Run); 7] = [
     (NAME, SHOWS, PAPER, run),
     (load::SIZES, load::SIZES_SHOW, PAPER, load::run_sizes),
     (load::HISTOGRAM, load::HISTOGRAM_SHOWS, PAPER, load::run_histogram),
     (slow::NAME, slow::SHOWS, PAPER, slow::run),
     (states::NAME, states::SHOWS, PAPER, states::run),
     (load::SAVING, load::SAVING_SHOWS, PAPER, load::run_saving),
+    (evict::NAME, evict::SHOWS, "beyond the papers", evict::run),
 ];
 
 /// With these MiB of fast memory.
