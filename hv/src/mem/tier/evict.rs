@@ -7,8 +7,8 @@
 //! Pieces of 2 MiB keep their rules ([`large`](super::large)). What they take is not the policy's: it has as many frames as the share has
 //! beside pieces, those that come counted, and those that leave not. Pieces that are cold leave before pages do.
 //!
-//! Time: a pass hands over at most [`MAX_MOVES`] pages, and none any more when the policy has gone over [`MAX_STEPS`] entries. One fault
-//! goes over each frame [`ROUNDS`](crate::mem::replace::ROUNDS) times at most.
+//! Time: a pass hands over at most [`MAX_MOVES`] pages, and none any more when the policy has gone over [`MAX_STEPS`] entries. From then on
+//! no access bit is set, so that the search that it is at ends with the next page that could leave.
 
 use alloc::boxed::Box;
 
@@ -17,14 +17,11 @@ use arrayvec::ArrayVec;
 
 use super::large::Splits;
 use super::list::Side;
-use super::residents::Residents;
+use super::residents::{MAX_STEPS, Residents};
 use super::state::State;
 use super::{Heat, MAX_MOVES, MAX_SCAN, Tiers};
 use crate::mem::pager::Span;
 use crate::mem::pieces::OutOfMemory;
-
-/// Entries of the policy's tables after which a pass hands it no more pages.
-pub const MAX_STEPS: u32 = 1 << 14;
 
 /// Pages that are to move, the next one first.
 #[derive(Default)]

@@ -17,9 +17,12 @@ use crate::mem::pieces::{OutOfMemory, Pieces};
 use crate::mem::replace::{AccessBits, NONE, Page, Slot};
 use crate::mem::replacement::Replacement;
 
-/// Frames of fast memory that a policy orders, at most: 1 GiB. A search may go over all of them ([`ROUNDS`](crate::mem::replace::ROUNDS)
-/// times), and a pass holds locks meanwhile.
+/// Frames of fast memory that a policy orders, at most: 1 GiB. A search may go over all of them where no access bit is asked for, and a
+/// pass holds locks meanwhile.
 pub const MOST_FRAMES: u32 = 1 << 18;
+/// Entries of the policy's tables after which a pass hands it no more pages, and after which it finds no access bit set: a search takes the
+/// next page that it looks at, and the bits that are left are for later passes.
+pub const MAX_STEPS: u32 = 1 << 14;
 /// Slots that a pass looks at for policies that count accesses; the next pass goes on with others.
 const MAX_TOUCHES: u32 = 4096;
 
@@ -68,7 +71,9 @@ struct Bits<'a, H> {
 impl<H: Heat> AccessBits for Bits<'_, H> {
     fn take(&mut self, slot: Slot) -> bool {
         *self.steps = self.steps.saturating_add(1);
-        let Some((span, heat, pieces)) = self.samples else { return false };
+        let Some((span, heat, pieces)) = self.samples.filter(|_| *self.steps <= MAX_STEPS) else {
+            return false;
+        };
         let known = &mut self.slots[slot as usize];
         let samples = self.pass.wrapping_sub(core::mem::replace(&mut known.looked, self.pass)).min(32);
         if known.page == NONE || samples == 0 {

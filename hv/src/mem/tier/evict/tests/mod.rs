@@ -14,7 +14,6 @@ use proptest::prelude::*;
 use self::model::Model;
 use super::*;
 use crate::arch::addr::{Gfn, Hfn};
-use crate::mem::replace::ROUNDS;
 use crate::mem::tier::pool::FastPool;
 use crate::mem::tier::sharing::{Demand, EState};
 use crate::mem::tier::tests::{NoBytes, Table, home, pool, tiers};
@@ -263,7 +262,9 @@ fn a_pass_ends_when_the_policy_has_gone_over_enough() {
             passes += 1;
         }
         println!("{name}: {most} entries in a pass, {passes} passes for 400 pages");
-        assert!(most <= MAX_STEPS + ROUNDS * LARGE, "{name}: {most}");
+        // CLOCK takes the next page; APR passes over those that it has seen, the others over those that are not in question.
+        let more = if name == Name::Clock { 1 } else { 2 * LARGE };
+        assert!(most <= MAX_STEPS + more, "{name}: {most}");
         assert!(most > MAX_STEPS || name == Name::S3Fifo, "{name}: {most}, and nothing was to be stopped");
     }
 }

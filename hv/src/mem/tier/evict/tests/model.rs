@@ -20,7 +20,7 @@ struct Bits(Vec<u8>, u32);
 impl AccessBits for Bits {
     fn take(&mut self, slot: Slot) -> bool {
         self.1 += 1;
-        core::mem::take(&mut self.0[slot as usize]) > 0
+        self.1 <= MAX_STEPS && core::mem::take(&mut self.0[slot as usize]) > 0
     }
 
     fn search(&mut self, entries: u32) {
