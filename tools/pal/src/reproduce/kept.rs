@@ -50,7 +50,7 @@ pub struct Kept {
 
 impl Kept {
     /// The results of a kind of figures, in the file of `--json` or in `cache`. With `--again` none of them is used. In `cache` a file
-    /// that cannot be read is made anew.
+    /// that cannot be read is replaced.
     ///
     /// # Errors
     /// [`Usage`]: the file of `--json` is something else, or cannot be written.
