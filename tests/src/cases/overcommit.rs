@@ -24,6 +24,7 @@ pub const CASES: &[Case] = &[
         .more(&["shadow", "switch=50", "agile"])
         .at_length(),
     only("qemu-svm", "overcommit: stress on two processors", processors).more(&["shadow"]).at_length(),
+    only("qemu-svm", "overcommit: two guests with pages on one disk", share_disk).at_length(),
     only("qemu-svm", "overcommit: all policies", policies).at_length(),
 ];
 
@@ -120,6 +121,36 @@ fn two(context: &Context) -> Result<()> {
         ensure!(sums == 2 && log.contains(stress.trim()), "{name}: {sums} right sums in {log}");
         let out = stats["guests"][number]["paging"]["pager"]["went_out"].as_u64().context("no pager")?;
         ensure!(out > 10_000, "{name}: {stats}");
+    }
+    Ok(())
+}
+
+/// Two guests that stress a third of their memory, with different seeds, on two processors. Both have little memory for compressed pages, and
+/// a part each of one disk.
+fn share_disk(context: &Context) -> Result<()> {
+    let guests = [("left", ["1", "1"]), ("right", ["2", "1"])];
+    let vm = |(name, arguments): &(&str, [&str; 2])| {
+        format!(
+            "[[vm]]\nname = \"{name}\"\nmemory_mib = 128\novercommit = true\nresident_mib = 40\nput = [\"{}:/stress\"]\n\
+             exec = \"/stress {}\"\n",
+            context.stress[0].display(),
+            arguments.join(" ")
+        )
+    };
+    let text = format!("version = 1\n{}", guests.iter().map(vm).collect::<String>());
+    let config = context.file("disk.toml", text)?;
+    let (stats, logs) = (context.path("stats.json"), context.path("logs"));
+    let options = ["--config", &config, "--host-mem", "140", "--page-disk", "256", "--pcpus", "2"];
+    let more = ["--timeout", "500", "--stats", &stats, "--log-dir", &logs];
+    context.pal([&["run"], &options[..], &more].concat(), None)?.status(0)?;
+    let stats = read_stats(&stats)?;
+    for (name, arguments) in guests {
+        let log = fs::read_to_string(format!("{logs}/{name}.log"))?;
+        ensure!(log.contains(here(&context.stress[0], &arguments)?.trim()), "{name}: {log}");
+        let guest = stats["guests"].as_array().into_iter().flatten().find(|guest| guest["vm"] == name);
+        let pager = &guest.with_context(|| format!("no {name}"))?["paging"]["pager"];
+        let counted = |key: &str| pager[key].as_u64().unwrap_or(0);
+        ensure!(counted("disk_writes") > 100 && counted("disk_reads") > 100, "{name}: {pager}");
     }
     Ok(())
 }

@@ -15,6 +15,7 @@ pub const CASES: &[Case] = &[
     only("qemu-svm", "tiers: hot pages move, in turns", |c| moves(c, IN_TURNS)).at_length(),
     only("qemu-svm", "tiers: pages leave by a policy of page replacement", evicted),
     only("qemu-svm", "tiers: pages leave by each policy, shadow", each_evicts).at_length(),
+    only("qemu-svm", "tiers: pages of two guests leave by a policy, with pieces and in turns", two_evict),
     only("qemu-svm", "tiers: pieces of 2 MiB move, nested", |c| pieces(c, "nested")),
     only("qemu-svm", "tiers: pieces of 2 MiB move, shadow", |c| pieces(c, "shadow")),
     only("qemu-svm", "tiers: the machine's tables name the fast memory", named),
@@ -116,6 +117,37 @@ fn in_turns(context: &Context, mode: &str, policy: &str) -> Result<()> {
     );
     ensure!(count("moved_in") == count("moved_out") + count("fast_frames"), "{tiers}");
     ensure!(count("moved_in") >= 700, "{tiers}");
+    Ok(())
+}
+
+/// The same in two guests at once: one has large leaves, which are split when more looks hot than there is room for; the engines of the other
+/// change.
+fn two_evict(context: &Context) -> Result<()> {
+    let guest = |name: &str, keys: &str| {
+        format!(
+            "[[vm]]\nname = \"{name}\"\nmemory_mib = 96\n{keys}\nput = [\"{}:/memlat\"]\nexec = \"/memlat 500 2800000 3\"\n",
+            context.memlat.display()
+        )
+    };
+    let guests =
+        [("large", "mode = \"nested\""), ("in-turns", "mode = \"switch=200\"\nnested_page = \"4K\"")];
+    let text = format!("version = 1\n{}", guests.map(|(name, keys)| guest(name, keys)).concat());
+    let config = context.file("evict.toml", text)?;
+    let (stats, logs) = (context.path("stats.json"), context.path("logs"));
+    let machine =
+        ["run", "--config", &config, "--pcpus", "2", "--fast-mem", "6", "--fast-evict", "clock-pro"];
+    context.pal([&machine[..], &["--stats", &stats, "--log-dir", &logs]].concat(), None)?.status(0)?;
+    let stats = read_stats(&stats)?;
+    for (name, _) in guests {
+        let log = std::fs::read_to_string(format!("{logs}/{name}.log"))?;
+        ensure!(log.contains(", right"), "{name}: {log}");
+        let guest = stats["guests"].as_array().into_iter().flatten().find(|guest| guest["vm"] == name);
+        let paging = &guest.with_context(|| format!("no {name}"))?["paging"];
+        let tiers = &paging["tiers"];
+        let count = |key: &str| tiers[key].as_u64().unwrap_or(0);
+        ensure!(tiers["evict_by"] == "clock-pro" && count("evictions") >= 100, "{name}: {tiers}");
+        ensure!(count("moved_in") == count("moved_out") + count("fast_frames"), "{name}: {tiers}");
+    }
     Ok(())
 }
 
