@@ -221,8 +221,8 @@ impl kept::Run for Session {
     }
 
     fn says(&self, record: &Record) -> String {
-        let lines = record.said.lines().filter(|line| line.ends_with(" cycles"));
-        lines.last().unwrap_or_default().trim_start_matches("memlat: ").to_owned()
+        let mut lines = record.said.lines().filter(|line| line.ends_with(" cycles"));
+        lines.next_back().unwrap_or_default().trim_start_matches("memlat: ").to_owned()
     }
 }
 
