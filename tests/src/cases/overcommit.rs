@@ -188,12 +188,12 @@ fn balloon(context: &Context) -> Result<()> {
     ask(&mut person, "balloon", &["balloon of guest: 0 bytes wanted, 0 bytes there"])?;
     ask(&mut person, "balloon 256", &["cannot give 256 of them"])?;
     ask(&mut person, "balloon other 1", &["no VM named other"])?;
-    for (mib, bytes) in [("48", "48 MiB"), ("16", "16 MiB"), ("0", "0 bytes")] {
+    for (mib, bytes) in [("96", "96 MiB"), ("16", "16 MiB"), ("0", "0 bytes")] {
         ask(&mut person, &format!("balloon guest {mib}"), &[&format!("{bytes} wanted, ")])?;
         until_there(&mut person, bytes)?;
     }
     // All of it went in and came out, and what had been in use was dropped.
-    ask(&mut person, "balloon", &["since its start 48 MiB in, 48 MiB out"])?;
+    ask(&mut person, "balloon", &["since its start 96 MiB in, 96 MiB out"])?;
     leave(&mut person, "resumed")?;
     person.types(&work)?;
     person.sees("filled 42")?;

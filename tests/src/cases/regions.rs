@@ -14,12 +14,15 @@ pub const CASES: &[Case] = &[
     // never do.
     only("qemu-svm", "regions: those of a program are mapped to two caches", spread).at_length(),
     only("qemu-svm", "regions: two caches are better than one, by modelled cycles", gains),
-    only("qemu-svm", "regions: two programs of a VM have a cache each", |c| two_programs(c, "cr3")),
+    only("qemu-svm", "regions: two programs of a VM have a cache each", |c| two_programs(c, "cr3"))
+        .also(SHADOW)
+        .at_length(),
     only("qemu-svm", "regions: two programs have one cache where the VM is the address space", |c| {
         two_programs(c, "vm")
     })
     .at_length(),
     only("qemu-svm", "regions: two VMs of two VCPUs have a cache each", |c| balanced_vms(c, [60, 30]))
+        .also(SHADOW)
         .at_length(),
     only("qemu-svm", "regions: two VMs of two VCPUs have a cache each, at length", |c| {
         balanced_vms(c, [600, 300])

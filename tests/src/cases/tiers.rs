@@ -15,7 +15,8 @@ pub const CASES: &[Case] = &[
     only("qemu-svm", "tiers: hot pages move, in turns", |c| moves(c, IN_TURNS)).at_length(),
     only("qemu-svm", "tiers: pages leave by a policy of page replacement", evicted),
     only("qemu-svm", "tiers: pages leave by each policy, shadow", each_evicts).at_length(),
-    only("qemu-svm", "tiers: pages of two guests leave by a policy, with pieces and in turns", two_evict),
+    only("qemu-svm", "tiers: pages of two guests leave by a policy, with pieces and in turns", two_evict)
+        .at_length(),
     only("qemu-svm", "tiers: pieces of 2 MiB move, nested", |c| pieces(c, "nested")),
     only("qemu-svm", "tiers: pieces of 2 MiB move, shadow", |c| pieces(c, "shadow")),
     only("qemu-svm", "tiers: the machine's tables name the fast memory", named),

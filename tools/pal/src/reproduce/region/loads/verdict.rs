@@ -66,11 +66,14 @@ impl Moment {
 }
 
 impl Half {
-    /// The part of all load that the fuller cache has, of all moments together; `None`: no cache has any.
+    /// The part of all load that the fuller cache has, in the median of moments: while a phase builds a region again, it is mapped to no
+    /// cache. `None`: no cache has any.
     fn share(&self) -> Option<f64> {
-        let sum = |of: fn(&Moment) -> u64| self.moments.iter().map(of).fold(0, u64::saturating_add);
-        let all = sum(Moment::load);
-        (all > 0).then(|| sum(Moment::fullest) as f64 / all as f64)
+        let loaded = self.moments.iter().filter(|moment| moment.load() > 0);
+        let mut shares: Vec<_> =
+            loaded.map(|moment| moment.fullest() as f64 / moment.load() as f64).collect();
+        shares.sort_by(f64::total_cmp);
+        shares.get(shares.len() / 2).copied()
     }
 
     fn moves_per_second(&self) -> f64 {
