@@ -44,12 +44,12 @@ impl<F: PteFormat<Attr = NestedAttr>, M: TableMemory> NestedTrees<F, M> {
         Ok(())
     }
 
-    /// Makes the set of this key, in which nothing is open ([`Nested::for_phase`]).
+    /// Makes the set of this key, which there is not, and in which nothing is open ([`Nested::for_phase`]).
     ///
     /// # Errors
     /// No memory: nothing has changed.
     pub fn add_for_phase(&mut self, key: TreeKey, memory: M) -> Result<(), MapError> {
-        self.remove(key);
+        debug_assert!(self.get(key).is_none(), "a VCPU may use these tables");
         self.others.try_reserve(1).map_err(|_| MapError::OutOfFrames)?;
         self.others.push((key, Nested::for_phase(memory)?));
         Ok(())

@@ -198,7 +198,8 @@ fn begin<V: Virt, M: HostMemory>(
     let Records { guest, rounds, .. } = records;
     let Some(rounds) = rounds else { return };
     let phase_ns = u64::from(rounds.params().phase_ns);
-    if rounds.in_phase().is_some() {
+    // With other settings a phase is over before its VCPU leaves the tables.
+    if rounds.in_phase().is_some() || vm.has_phase_tables(&mut vcpu.work) {
         if let Some(turn) = &mut vcpu.phase.turn {
             turn.postpone(ran_ns, 2 * phase_ns);
         }

@@ -20,7 +20,7 @@ use crate::paging::tree_key::TreeKey;
 use crate::region::caches::Caches;
 use crate::region::rounds::{At, Counts};
 use crate::region::{Kind, Owner, Rid};
-use crate::vcpu::mmu::{set_mode, switch};
+use crate::vcpu::mmu::{set_mode, set_tree, switch};
 use crate::vcpu::outcome::Return;
 use crate::vcpu::regions::before_entry;
 use crate::vcpu::run::run;
@@ -28,6 +28,7 @@ use crate::vcpu::testing::Machine;
 use crate::virt::fake::Step;
 use crate::virt::{FlushScope, Roots};
 use crate::vm::regions::PHASE;
+use crate::vm::work;
 
 /// Frames of the program's stack and of its two regions.
 const STACK: u64 = 0x80;
@@ -342,6 +343,28 @@ fn a_phase_ends_with_other_tables_a_reset_or_no_memory() {
     scene.exit(Some(Gpa(0x100_0000)));
     assert!(!scene.machine.vcpu.phase.is_on() && !scene.has_phase_tables());
     scene.access(REGIONS[0]);
+}
+
+#[test]
+fn no_phase_begins_while_a_vcpu_may_use_the_tables_of_one_that_is_over() {
+    let mut scene = in_phase("unify");
+    // It is not entered for a while; another one learns first that regions are to be found in another way.
+    let Machine { vm, vcpu, .. } = &mut scene.machine;
+    let first = core::mem::take(&mut vcpu.phase);
+    set_tree(vcpu, vm, TreeKey::FIRST);
+    let wanted = "unify,q_us=7,cache_kib=256,period_ms=20,phase_ms=4";
+    vm.regions.want(wanted.parse().unwrap());
+    scene.memlat(150, 400);
+    assert!(!scene.machine.vcpu.phase.is_on() && scene.counts().rounds == 0, "{:?}", scene.counts());
+    // Then phases go on.
+    let Machine { vm, vcpu, .. } = &mut scene.machine;
+    vcpu.phase = first;
+    set_tree(vcpu, vm, PHASE);
+    vcpu.request(work::PHASE);
+    scene.exit(None);
+    assert!(!scene.machine.vcpu.phase.is_on() && !scene.has_phase_tables());
+    scene.memlat(150, 400);
+    assert!(scene.counts().rounds > 0);
 }
 
 #[test]

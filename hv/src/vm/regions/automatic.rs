@@ -235,7 +235,12 @@ impl<F: PteFormat<Attr = NestedAttr>, M: HostMemory> Vm<F, M> {
         frames.for_each(|gfn| memory.nested.keep_small(gfn));
     }
 
-    /// Makes the tables of a phase, in which nothing is open.
+    /// Whether there are tables of a phase. A VCPU may use them still, also where its phase is over and it has not learned of that.
+    pub fn has_phase_tables(&self, work: &mut u32) -> bool {
+        self.read_memory(work).nested.get(PHASE).is_some()
+    }
+
+    /// Makes the tables of a phase, of which there are none, in which nothing is open.
     ///
     /// # Errors
     /// No memory.
