@@ -21,7 +21,7 @@ use crate::arch::state::efer;
 use crate::device::Tsc;
 use crate::paging::engine::Engine;
 use crate::region::Space;
-use crate::region::history::Histories;
+use crate::region::history::{Histories, SAMPLE_NS};
 use crate::region::regioning::{Change, Turn};
 use crate::virt::Virt;
 use crate::vm::regions::{PHASE, Records, Regions};
@@ -129,6 +129,9 @@ fn look<V: Virt, M: HostMemory, H: Host>(
         if let Some(own) = own {
             next_ns = next_ns.min(ran_ns + (sample(vcpu, vm, host, records, own, tsc) - own.1));
         }
+    } else if wanted.is_some_and(|wanted| wanted.spaces == Spaces::Cr3) {
+        // To charge time as often as with samples.
+        next_ns = ran_ns + SAMPLE_NS;
     }
     let is_long = vcpu.virt.efer() & efer::LMA != 0;
     let changes = vm.end_spaces(vcpu.id, &mut vcpu.work, records, is_long);
@@ -145,8 +148,10 @@ fn look<V: Virt, M: HostMemory, H: Host>(
     }
     let params = *records.rounds.as_ref()?.params();
     let count = u16::try_from(vm.mailboxes.len()).unwrap_or(u16::MAX);
-    let turn =
-        vcpu.phase.turn.get_or_insert_with(|| Turn::new(vcpu.id as u16, count, ran_ns, params.period_ns));
+    let turn = match &mut vcpu.phase.turn {
+        Some(turn) if turn.period_ns() == params.period_ns => turn,
+        turn => turn.insert(Turn::new(vcpu.id as u16, count, ran_ns, params.period_ns)),
+    };
     // With agile paging the turn is left out.
     if turn.take(ran_ns) && engine != Engine::Agile && !vcpu.phase.is_on() {
         begin(vcpu, vm, records, ran_ns);

@@ -17,6 +17,11 @@ impl Turn {
         Turn { next_ns: now_ns.saturating_add(period_ns).saturating_add(part as u64), period_ns }
     }
 
+    /// Time from one to the next, in nanoseconds.
+    pub const fn period_ns(&self) -> u64 {
+        self.period_ns
+    }
+
     /// When it comes.
     pub const fn next_ns(&self) -> u64 {
         self.next_ns

@@ -22,7 +22,7 @@ use crate::region::rounds::{At, Counts};
 use crate::region::{Kind, Owner, Rid};
 use crate::vcpu::mmu::{set_mode, set_tree, switch};
 use crate::vcpu::outcome::Return;
-use crate::vcpu::regions::before_entry;
+use crate::vcpu::regions::{before_entry, tick};
 use crate::vcpu::run::run;
 use crate::vcpu::testing::Machine;
 use crate::virt::fake::Step;
@@ -365,6 +365,28 @@ fn no_phase_begins_while_a_vcpu_may_use_the_tables_of_one_that_is_over() {
     assert!(!scene.machine.vcpu.phase.is_on() && !scene.has_phase_tables());
     scene.memlat(150, 400);
     assert!(scene.counts().rounds > 0);
+}
+
+#[test]
+fn turns_come_as_often_as_is_wanted_now() {
+    let mut scene = Scene::new("unify");
+    let next = |scene: &mut Scene, wanted: &str| {
+        let Machine { vm, vcpu, host } = &mut scene.machine;
+        vm.regions.want(wanted.parse().unwrap());
+        // No samples are taken, so turns alone are waited for.
+        vcpu.virt.sets_dirty_bits = false;
+        let tsc = &host.cpu.tsc;
+        tsc.set(tsc.get() + 20_000 * ACCESS);
+        let now = tsc.get();
+        tick(vcpu, vm, host, now) - now
+    };
+    let is_about = |ns: u64, ms: u64| (ms * 500_000..=ms * 1_000_000).contains(&ns);
+    let ns = next(&mut scene, "unify,spaces=vm,period_ms=50");
+    assert!(is_about(ns, 50), "{ns}");
+    // Where programs have address spaces of their own, their time is charged more often.
+    scene.machine.host.cpu.tsc.set(scene.machine.host.cpu.tsc.get() + ns);
+    let ns = next(&mut scene, "unify,period_ms=1000");
+    assert!(is_about(ns, 100), "{ns}");
 }
 
 #[test]
