@@ -182,8 +182,9 @@ impl Round {
         self.merges += other.merges;
         self.excluded += other.excluded;
         self.refused += other.refused;
-        self.program_ns += other.program_ns;
-        self.system_ns += other.system_ns;
+        // A phase that is abandoned has no end: what was interrupted until then counts as interrupted for ever.
+        self.program_ns = self.program_ns.saturating_add(other.program_ns);
+        self.system_ns = self.system_ns.saturating_add(other.system_ns);
         self.is_cut |= other.is_cut;
     }
 }

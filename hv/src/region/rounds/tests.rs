@@ -438,3 +438,14 @@ fn moves_count_for_the_address_space_whose_memory_it_is() {
     let space = rounds.known(Some(0x5000)).unwrap();
     assert_eq!((rounds.spaces.moves(space).take(), rounds.spaces.moves(Space::VM).take()), (7, 0));
 }
+
+#[test]
+fn a_phase_of_several_programs_may_be_abandoned() {
+    let (mut partition, mut rounds) = in_phase("balance");
+    for root in [0x5000, 0x6000, 0x7000] {
+        let _touched = program(&mut partition, &mut rounds, root, root >> 8, 1000);
+    }
+    rounds.abandon(&mut partition);
+    assert_eq!(rounds.in_phase(), None);
+    assert!(!(0..SPACES).any(|number| rounds.finished.contains(Space(number))));
+}
