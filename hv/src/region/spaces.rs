@@ -94,9 +94,9 @@ struct Slot {
     ran_ns: u64,
     /// The VM's virtual time when it ran last, in nanoseconds.
     seen_ns: u64,
-    /// Its own samples, and how many there were after its last round.
+    /// Its own samples, and how many there were when idle frames were looked for last.
     samples: u64,
-    samples_at_round: u64,
+    samples_at_ageing: u64,
     /// Frames that the latest one has found accessed, and those that are known of the one being taken.
     accessed: [u32; 2],
     /// Virtual time at its last round, in nanoseconds.
@@ -197,10 +197,20 @@ impl Spaces {
         self.slot(space).samples
     }
 
-    /// The same, since its last round.
-    pub fn samples_since_round(&self, space: Space) -> u64 {
+    /// Whether this many samples of an address space have been taken since idle frames were looked for.
+    pub fn ages(&self, space: Space, least: u64) -> bool {
         let slot = self.slot(space);
-        slot.samples.saturating_sub(slot.samples_at_round)
+        slot.samples.saturating_sub(slot.samples_at_ageing) >= least
+    }
+
+    /// Idle frames of all that have this many samples were looked for.
+    pub fn aged(&mut self, least: u64) {
+        for number in 0..SPACES {
+            if self.ages(Space(number), least) {
+                let slot = &mut self.slots[usize::from(number)];
+                slot.samples_at_ageing = slot.samples;
+            }
+        }
     }
 
     /// A part of a sample of an address space has been taken.
@@ -229,7 +239,6 @@ impl Spaces {
     /// A round of an address space is over, at this virtual time of its. How long ago the last one was, in nanoseconds.
     pub fn round_ended(&mut self, space: Space, now_ns: u64) -> u64 {
         let slot = &mut self.slots[usize::from(space.0)];
-        slot.samples_at_round = slot.samples;
         now_ns.saturating_sub(core::mem::replace(&mut slot.round_ns, now_ns))
     }
 

@@ -7,7 +7,8 @@ use crate::arch::addr::Gfn;
 use crate::region::partition::Partition;
 use crate::region::{Effects, Owner, Rid, SPACES, Space};
 
-/// Complete samples after which a frame that none of them has found accessed counts as unmapped.
+/// Complete samples from one look for frames that none has found accessed to the next: a frame that a phase has seen between two looks
+/// is found accessed until the second, or used by the way only.
 const IDLE_SAMPLES: u64 = 8;
 /// Frames that one call unmaps at most.
 const MOST_AGED: usize = 1024;
@@ -15,7 +16,7 @@ const MOST_AGED: usize = 1024;
 impl Rounds {
     /// Unmaps frames that samples have not found accessed for long, and returns what that has done to regions. Each address space's frames
     /// by its own samples, what belongs to none by the VM's. Nothing where processors tell of no accesses
-    /// (samples are not taken then), or too few samples were taken since the last round.
+    /// (samples are not taken then), or too few samples were taken since the last look.
     pub fn age(&mut self, partition: &mut Partition) -> Vec<Effects> {
         let (mut idle, mut all): (Vec<Gfn>, Vec<Effects>) = Default::default();
         // A frame that two address spaces map has two changes.
@@ -30,10 +31,13 @@ impl Rounds {
             Owner::Vm => (rid == Rid::GLOBAL || rid == Rid::SHARED).then_some(Space::VM),
             Owner::Guest(_) => None,
         };
-        let ages = |space| self.spaces.samples_since_round(space) >= IDLE_SAMPLES;
+        let ages = |space| self.spaces.ages(space, IDLE_SAMPLES);
         let regions = partition.regions().filter(|(rid, info)| clock(*rid, info.owner).is_some_and(ages));
         let frames = regions.flat_map(|(rid, _)| partition.frames_of(rid)).filter(is_idle);
         idle.extend(frames.take(MOST_AGED));
+        if idle.len() < MOST_AGED {
+            self.spaces.aged(IDLE_SAMPLES);
+        }
         for gfn in idle {
             self.counts.aged += 1;
             // It counts as mapped once by each.

@@ -449,3 +449,28 @@ fn a_phase_of_several_programs_may_be_abandoned() {
     assert_eq!(rounds.in_phase(), None);
     assert!(!(0..SPACES).any(|number| rounds.finished.contains(Space(number))));
 }
+
+#[test]
+fn frames_age_however_often_rounds_are() {
+    let (mut partition, mut rounds) = in_phase("balance");
+    let _touched = program(&mut partition, &mut rounds, 0x5000, 0x40, 0);
+    let space = rounds.known(Some(0x5000)).unwrap();
+    let complete = |accessed| Scan { is_complete: true, accessed, ..Scan::default() };
+    let mut samples = 0;
+    for n in 1..5 {
+        let answer = rounds.on(&mut partition, n, Event::End);
+        assert!(matches!(answer.change, Change::Finish(_)) && rounds.finished.contains(space));
+        let _nothing_to_move = rounds.end(&mut partition, n, &at(), |_| {}).unwrap();
+        // The program runs for half of the time from one round to the next, and uses the frame no more.
+        (0..5).for_each(|_| rounds.sampled(space, complete(0)));
+        // No turn is left out: other memory is used by turns.
+        rounds.sampled(Space::VM, complete(n % 2 * 1000));
+        samples += 5;
+        let _opened = rounds.age(&mut partition);
+        let is_aged = partition.region_of(Gfn(0x40)) == Ok(Rid::POOL);
+        assert_eq!(is_aged, samples >= 8, "after {samples} samples");
+        let answer = rounds.due(&mut partition, 0, Some(0x5000), n);
+        assert_eq!(answer.change, Change::CloseAll);
+    }
+    assert_eq!(rounds.counts().aged, 1);
+}
