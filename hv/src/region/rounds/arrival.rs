@@ -46,7 +46,8 @@ impl Rounds {
         let Some(phase) = &mut self.phase else { return arrival };
         let before = phase.current;
         let space = match (before, root) {
-            (Some((space, last)), _) if last == root => space,
+            // Each touch without a number is counted.
+            (Some((space, last)), _) if last == root && space != Space::VM => space,
             (_, Some(root)) if self.settings.spaces == abi::regions::Spaces::Cr3 => {
                 let (space, is_new) = self.spaces.enter(partition, root);
                 if is_new {

@@ -474,3 +474,15 @@ fn frames_age_however_often_rounds_are() {
     }
     assert_eq!(rounds.counts().aged, 1);
 }
+
+#[test]
+fn each_touch_without_a_number_is_counted() {
+    let (mut partition, mut rounds) = in_phase("balance");
+    for n in 0..u64::from(SPACES) {
+        let _touched = program(&mut partition, &mut rounds, 0x10_0000 + (n << 12), n, n);
+    }
+    assert_eq!(rounds.space_counts().refused, 1);
+    let last = 0x10_0000 + (u64::from(SPACES - 1) << 12);
+    let (arrival, _) = program(&mut partition, &mut rounds, last, 0x180, 1000);
+    assert_eq!((arrival.is_switch, rounds.space_counts().refused), (false, 2));
+}
