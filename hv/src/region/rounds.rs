@@ -10,7 +10,7 @@
 //! ([`Rounds::arrive`]), and as unmapped when none of the last [`SAMPLES`](super::history::SAMPLES) samples has found it accessed: what it
 //! holds then may be something else ([`Rounds::age`]).
 //!
-//! A VCPU's phase is one of each address space whose program runs in it, from its first touch on. When another one's program touches
+//! A VCPU's phase is one of each address space whose program runs in its first half, from its first touch on. When another one's program touches
 //! memory, what the first has open is closed, and its time stops.
 //!
 //! Pure, as all of [`region`](super): times are arguments.
@@ -106,6 +106,8 @@ pub struct At {
 #[derive(Debug)]
 struct VcpuPhase {
     vcpu: u32,
+    /// When it began, in nanoseconds of the VCPU's.
+    start_ns: u64,
     /// The address space whose program has touched memory last, with its root.
     current: Option<(Space, Option<u64>)>,
     /// Those that were asked whether they take part.
@@ -262,7 +264,8 @@ impl Rounds {
         if self.phase.is_some() {
             return Answer::new(Change::None);
         }
-        let mut phase = VcpuPhase { vcpu, current: None, asked: SpaceSet::default(), touches: 0 };
+        let mut phase =
+            VcpuPhase { vcpu, start_ns: now_ns, current: None, asked: SpaceSet::default(), touches: 0 };
         let mut answer = Answer::new(Change::CloseAll);
         if let Some(space) = self.known(root) {
             if !self.takes_turn(space) {

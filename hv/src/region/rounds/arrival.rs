@@ -58,7 +58,10 @@ impl Rounds {
             _ => Space::VM,
         };
         phase.current = Some((space, root));
-        let is_asked_first = phase.asked.insert(space);
+        // What is torn down in the second half would not be found again.
+        let is_early =
+            now_ns.saturating_sub(phase.start_ns) <= u64::from(self.regioning.params().phase_ns) / 2;
+        let is_asked_first = is_early && phase.asked.insert(space);
         if let Some((before, _)) = before.filter(|(before, _)| *before != space) {
             self.regioning.pause(before, now_ns);
         }

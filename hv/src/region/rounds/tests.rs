@@ -486,3 +486,31 @@ fn each_touch_without_a_number_is_counted() {
     let (arrival, _) = program(&mut partition, &mut rounds, last, 0x180, 1000);
     assert_eq!((arrival.is_switch, rounds.space_counts().refused), (false, 2));
 }
+
+#[test]
+fn a_program_that_comes_late_in_a_phase_keeps_its_regions() {
+    for (ms, is_kept) in [(1, false), (5, false), (6, true), (9, true)] {
+        let (mut partition, mut rounds) = in_phase("balance,q_us=1");
+        for (us, frame) in [(10, 0x40), (40, 0x50)] {
+            let _touched = program(&mut partition, &mut rounds, 0x5000, frame, us * 1000);
+        }
+        let rid = partition.region_of(Gfn(0x40)).unwrap();
+        let _closed = partition.localise(rid, Domain::new(1).unwrap()).unwrap();
+        let _seen = program(&mut partition, &mut rounds, 0x5000, 0x40, 80_000);
+        let _over = rounds.on(&mut partition, 130_000, Event::End);
+        let _moves = rounds.end(&mut partition, 130_000, &at(), |_| {}).unwrap();
+        // Another phase begins, and the program runs in it after so long.
+        let begin_ns = 1_000_000_000;
+        assert_eq!(rounds.due(&mut partition, 0, Some(KERNEL), begin_ns).change, Change::CloseAll);
+        let _touched = program(&mut partition, &mut rounds, 0x5000, 0x50, begin_ns + ms * 1_000_000);
+        let is_local = partition.info(rid).is_some_and(|info| info.kind.is_local());
+        assert_eq!(
+            (is_local, rounds.regioning.is_on(rounds.known(Some(0x5000)).unwrap())),
+            (is_kept, !is_kept),
+            "{ms}"
+        );
+        // What it touches is its own all the same.
+        let _touched = program(&mut partition, &mut rounds, 0x5000, 0x60, begin_ns + ms * 1_000_000);
+        assert_eq!(rounds.root(partition.info_of(Gfn(0x60)).unwrap().owner), Some(0x5000));
+    }
+}
