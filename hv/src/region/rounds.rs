@@ -5,13 +5,13 @@
 //! ```
 //!
 //! Owned by the VM beside its [`Partition`], under the same lock; `vcpu::regions` calls it, and performs what it answers. An address space
-//! is what a program runs on, told by the root of its page tables ([`spaces`](super::spaces)), or the VM as a whole ([`Space::VM`]) if
+//! is what a program runs on, told by the root of its page tables ([`spaces`]), or the VM as a whole ([`Space::VM`]) if
 //! that is wanted. Its mappings are not seen. So a frame counts as mapped from its program's first touch in a phase on
 //! ([`Rounds::arrive`]), and as unmapped when none of the last [`SAMPLES`](super::history::SAMPLES) samples has found it accessed: what it
 //! holds then may be something else ([`Rounds::age`]).
 //!
-//! A VCPU's phase is one of each address space whose program runs in its first half, from its first touch on. When another one's program touches
-//! memory, what the first has open is closed, and its time stops.
+//! A VCPU's phase is one of each address space whose program runs in its first half, from its first touch on. When another one's program
+//! touches memory, what the first has open is closed, and its time stops.
 //!
 //! Pure, as all of [`region`](super): times are arguments.
 

@@ -462,9 +462,9 @@ fn frames_age_however_often_rounds_are() {
         assert!(matches!(answer.change, Change::Finish(_)) && rounds.finished.contains(space));
         let _nothing_to_move = rounds.end(&mut partition, n, &at(), |_| {}).unwrap();
         // The program runs for half of the time from one round to the next, and uses the frame no more.
-        (0..5).for_each(|_| rounds.sampled(space, complete(0)));
-        // No turn is left out: other memory is used by turns.
-        rounds.sampled(Space::VM, complete(n % 2 * 1000));
+        (0..4).for_each(|_| rounds.sampled(space, complete(0)));
+        // No turn is left out: other memory of its is used by turns.
+        rounds.sampled(space, complete(n % 2 * 1000));
         samples += 5;
         let _opened = rounds.age(&mut partition);
         let is_aged = partition.region_of(Gfn(0x40)) == Ok(Rid::POOL);
