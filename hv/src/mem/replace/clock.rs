@@ -2,7 +2,11 @@
 
 use alloc::collections::TryReserveError;
 
-use super::{AccessBits, NONE, Object, Page, Placement, Policy, Slot, frames::Frames, links::List};
+use super::{
+    AccessBits, NONE, Object, Page, Placement, Policy, Slot,
+    frames::{Framed, Frames},
+    links::List,
+};
 
 /// The state. Pages that come are where the hand comes last.
 #[derive(Clone, Debug)]
@@ -40,18 +44,21 @@ impl Clock {
     }
 }
 
+impl Framed for Clock {
+    fn frames(&mut self) -> &mut Frames {
+        &mut self.frames
+    }
+}
+
 impl Policy for Clock {
     fn fault(&mut self, _page: Page, _object: Object, bits: &mut impl AccessBits) -> Placement {
-        let evicts = self.frames.are_used_up();
-        if evicts {
-            self.evict(bits);
-        }
-        let slot = self.frames.take();
+        let placement = self.take_slot(bits);
+        let slot = placement.slot;
         self.frames.links.insert_before(&mut self.circle, slot, self.hand);
         if self.hand == NONE {
             self.hand = slot;
         }
-        Placement { slot, evicts }
+        placement
     }
 
     fn evict(&mut self, bits: &mut impl AccessBits) -> Slot {

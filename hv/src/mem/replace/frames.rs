@@ -4,9 +4,24 @@
 use alloc::collections::TryReserveError;
 
 use super::{
-    Slot, frames_in_range,
+    AccessBits, Placement, Policy, Slot, frames_in_range,
     links::{Links, List},
 };
+
+/// A policy with such frames.
+pub trait Framed: Policy {
+    /// Its frames.
+    fn frames(&mut self) -> &mut Frames;
+
+    /// Takes a slot for a page that comes, after an eviction if all are used up. It is in no list yet.
+    fn take_slot(&mut self, bits: &mut impl AccessBits) -> Placement {
+        let evicts = self.frames().are_used_up();
+        if evicts {
+            self.evict(bits);
+        }
+        Placement { slot: self.frames().take(), evicts }
+    }
+}
 
 /// The frames. A slot is free or in one of the policy's lists.
 #[derive(Clone, Debug)]
@@ -39,12 +54,12 @@ impl Frames {
     }
 
     /// Whether a page can come only in the place of another one.
-    pub fn are_used_up(&self) -> bool {
+    fn are_used_up(&self) -> bool {
         self.links.entries() - self.free.len >= self.limit
     }
 
     /// Takes the slot that became free last. There must be one: where all are used up, after an eviction.
-    pub fn take(&mut self) -> Slot {
+    fn take(&mut self) -> Slot {
         let slot = self.free.head;
         self.links.remove(&mut self.free, slot);
         slot

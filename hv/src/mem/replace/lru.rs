@@ -2,7 +2,11 @@
 
 use alloc::collections::TryReserveError;
 
-use super::{AccessBits, Object, Page, Placement, Policy, Slot, frames::Frames, links::List};
+use super::{
+    AccessBits, Object, Page, Placement, Policy, Slot,
+    frames::{Framed, Frames},
+    links::List,
+};
 
 /// The state: the most recently used page is at the head.
 #[derive(Clone, Debug)]
@@ -21,17 +25,20 @@ impl Lru {
     }
 }
 
+impl Framed for Lru {
+    fn frames(&mut self) -> &mut Frames {
+        &mut self.frames
+    }
+}
+
 impl Policy for Lru {
     const TOUCHES: bool = true;
 
     fn fault(&mut self, _page: Page, _object: Object, bits: &mut impl AccessBits) -> Placement {
-        let evicts = self.frames.are_used_up();
-        if evicts {
-            self.evict(bits);
-        }
-        let slot = self.frames.take();
+        let placement = self.take_slot(bits);
+        let slot = placement.slot;
         self.frames.links.push_head(&mut self.list, slot);
-        Placement { slot, evicts }
+        placement
     }
 
     fn evict(&mut self, _bits: &mut impl AccessBits) -> Slot {

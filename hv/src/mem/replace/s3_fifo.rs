@@ -7,7 +7,10 @@
 use alloc::{collections::TryReserveError, vec::Vec};
 
 use super::{
-    AccessBits, Object, Page, Placement, Policy, Slot, bytes_of, frames::Frames, ghosts::Ghosts, links::List,
+    AccessBits, Object, Page, Placement, Policy, Slot, bytes_of,
+    frames::{Framed, Frames},
+    ghosts::Ghosts,
+    links::List,
     table,
 };
 
@@ -96,16 +99,18 @@ fn ghosts_of(frames: u32) -> u32 {
     (u64::from(frames) * 9 / 10) as u32
 }
 
+impl Framed for S3Fifo {
+    fn frames(&mut self) -> &mut Frames {
+        &mut self.frames
+    }
+}
+
 impl Policy for S3Fifo {
     const TOUCHES: bool = true;
 
     fn fault(&mut self, page: Page, _object: Object, bits: &mut impl AccessBits) -> Placement {
         let returns = self.ghosts.take(page);
-        let evicts = self.frames.are_used_up();
-        if evicts {
-            self.evict(bits);
-        }
-        let slot = self.frames.take();
+        let Placement { slot, evicts } = self.take_slot(bits);
         self.push(slot, returns || (!evicts && self.small.len >= self.small_frames));
         self.pages[slot as usize] = page;
         Placement { slot, evicts }

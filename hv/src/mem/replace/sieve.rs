@@ -3,7 +3,11 @@
 
 use alloc::collections::TryReserveError;
 
-use super::{AccessBits, NONE, Object, Page, Placement, Policy, Slot, frames::Frames, links::List};
+use super::{
+    AccessBits, NONE, Object, Page, Placement, Policy, Slot,
+    frames::{Framed, Frames},
+    links::List,
+};
 
 /// The state: the newest page is at the head.
 #[derive(Clone, Debug)]
@@ -24,15 +28,18 @@ impl Sieve {
     }
 }
 
+impl Framed for Sieve {
+    fn frames(&mut self) -> &mut Frames {
+        &mut self.frames
+    }
+}
+
 impl Policy for Sieve {
     fn fault(&mut self, _page: Page, _object: Object, bits: &mut impl AccessBits) -> Placement {
-        let evicts = self.frames.are_used_up();
-        if evicts {
-            self.evict(bits);
-        }
-        let slot = self.frames.take();
+        let placement = self.take_slot(bits);
+        let slot = placement.slot;
         self.frames.links.push_head(&mut self.queue, slot);
-        Placement { slot, evicts }
+        placement
     }
 
     fn evict(&mut self, bits: &mut impl AccessBits) -> Slot {
