@@ -30,6 +30,7 @@ use arrayvec::ArrayVec;
 pub use self::fuzz::fuzz_one;
 pub use self::share::Weight;
 pub use self::unify::{Conditions, Profitable};
+use super::caches::Loads;
 use super::{DOMAINS, Domain, Rid};
 
 /// Relative loads count in this part of a cache's size.
@@ -183,4 +184,15 @@ pub fn moves(items: &[Item]) -> impl Iterator<Item = Move> + '_ {
 /// The load of a cache by the places of items, in quarters of a frame.
 pub fn load(items: &[Item], domain: Domain) -> u64 {
     items.iter().filter(|item| item.place == Some(domain)).map(|item| u64::from(item.load)).sum()
+}
+
+/// The loads of all caches by the places of these items, in quarters of a frame.
+pub fn loads<'a>(items: impl IntoIterator<Item = &'a Item>) -> Loads {
+    let mut loads = Loads::default();
+    for item in items {
+        if let Some(load) = item.place.and_then(|domain| loads.get_mut(usize::from(domain.number()))) {
+            *load = load.saturating_add(item.load);
+        }
+    }
+    loads
 }

@@ -127,8 +127,6 @@ pub struct Rounds {
     finished: SpaceSet,
     /// Frames that count as a change: an eighth of a cache.
     least_change: u32,
-    /// The balancer has an address space on several caches.
-    is_spread: bool,
     counts: Counts,
 }
 
@@ -146,7 +144,6 @@ impl Rounds {
             phase: None,
             finished: SpaceSet::default(),
             least_change: 0,
-            is_spread: false,
             counts: Counts::default(),
         };
         rounds.begin_spaces();

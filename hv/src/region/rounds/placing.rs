@@ -8,7 +8,6 @@ use super::{At, Rounds};
 use crate::arch::addr::PAGE_SHIFT;
 use crate::mem::pieces::OutOfMemory;
 use crate::region::balance::{self, Item, Move, Policy, Profitable};
-use crate::region::caches::Loads;
 use crate::region::history::SAMPLES;
 use crate::region::partition::Partition;
 use crate::region::regioning::{Outcome, Verdict};
@@ -18,17 +17,6 @@ use crate::region::{Effects, Kind, Owner, Rid, SPACES, Space};
 const LEAST_PART: u32 = 64;
 /// What changes by less than this part of the smallest cache is as it was.
 const CHANGED_PART: u32 = 8;
-
-/// The loads of each cache by an address space's regions, in quarters of a frame.
-fn loads_of(items: &[Item], space: Space) -> Loads {
-    let mut loads = Loads::default();
-    for item in items.iter().filter(|item| item.group == u32::from(space.number())) {
-        if let Some(load) = item.place.and_then(|domain| loads.get_mut(usize::from(domain.number()))) {
-            *load = load.saturating_add(item.load);
-        }
-    }
-    loads
-}
 
 impl Rounds {
     /// What follows a phase, at this virtual time of the VM: the regions of address spaces to which they bring nothing are given up,
@@ -44,12 +32,13 @@ impl Rounds {
         mut follow: impl FnMut(Effects),
     ) -> Result<Vec<Move>, OutOfMemory> {
         self.judge(partition, vm_ns, &mut follow);
-        let items = self.place(partition, at);
+        let placed = self.place(partition, at);
         let finished = core::mem::take(&mut self.finished);
-        let items = items?;
-        self.counts.spread += u64::from(self.is_spread);
+        let (items, outcome) = placed?;
+        self.counts.spread += u64::from(outcome.spread != 0);
         for space in (0..SPACES).map(Space).filter(|space| finished.contains(*space)) {
-            let outcome = Outcome { loads: loads_of(&items, space), accessed: self.spaces.accessed(space) };
+            let own = items.iter().filter(|item| item.group == u32::from(space.number()));
+            let outcome = Outcome { loads: balance::loads(own), accessed: self.spaces.accessed(space) };
             if let Some(steady) = self.regioning.steady(space) {
                 steady.ended(outcome, self.least_change);
             }
@@ -62,12 +51,16 @@ impl Rounds {
     /// # Errors
     /// No memory for the list of regions: they stay where they are.
     pub fn balance(&mut self, partition: &Partition, at: &At) -> Result<Vec<Move>, OutOfMemory> {
-        let items = self.place(partition, at)?;
+        let (items, _outcome) = self.place(partition, at)?;
         self.moves(&items)
     }
 
-    /// The places of all regions that may be mapped to a cache.
-    fn place(&mut self, partition: &Partition, at: &At) -> Result<Vec<Item>, OutOfMemory> {
+    /// The places of all regions that may be mapped to a cache, and what the balancer has done for that.
+    fn place(
+        &mut self,
+        partition: &Partition,
+        at: &At,
+    ) -> Result<(Vec<Item>, balance::Outcome), OutOfMemory> {
         let frames = match self.settings.cache_kib {
             0 => None,
             kib => Some(u32::try_from(u64::from(kib) << 10 >> PAGE_SHIFT).unwrap_or(u32::MAX)),
@@ -90,14 +83,8 @@ impl Rounds {
             RegionPolicy::Partition => Policy::Partition(&weights),
         };
         let outcome = balance::rebalance(policy, &caches_now, &mut items);
-        self.is_spread = outcome.spread != 0;
-        let mut loads = Loads::default();
-        for cache in &caches_now {
-            let load = balance::load(&items, cache.domain);
-            loads[usize::from(cache.domain.number())] = u32::try_from(load).unwrap_or(u32::MAX);
-        }
-        caches.publish(*vm, *weight, &loads);
-        Ok(items)
+        caches.publish(*vm, *weight, &balance::loads(&items));
+        Ok((items, outcome))
     }
 
     fn moves(&mut self, items: &[Item]) -> Result<Vec<Move>, OutOfMemory> {

@@ -316,12 +316,9 @@ impl Machine {
             worth.give_up(&mut self.partition, space, |_effects| {});
         }
         let accessed = vcpu.recent;
-        let mut outcome = Outcome { accessed, ..Outcome::default() };
-        for item in self.balance().iter().filter(|item| item.vm == space.number()) {
-            if let Some(domain) = item.place {
-                outcome.loads[usize::from(domain.number())] += item.load;
-            }
-        }
+        let items = self.balance();
+        let own = items.iter().filter(|item| item.vm == space.number());
+        let outcome = Outcome { loads: balance::loads(own), accessed };
         self.regioning.steady(space).unwrap().ended(outcome, CHANGED);
     }
 
