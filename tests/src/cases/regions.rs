@@ -39,6 +39,9 @@ pub const CASES: &[Case] = &[
     only("qemu-svm", "regions: a noisy VM is isolated, figure 38, its quick form", isolated).at_length(),
 ];
 
+/// What spares a guest a part of its boot, which is most of a short run.
+const QUICK_BOOT: &str = "mitigations=off initcall_blacklist=load_system_certificate_list";
+
 /// A policy for an emulated machine: its exits take as long as a thousand accesses, so that times are longer than on a processor. The
 /// program's regions of 48 pages each fit one cache of 54 alone, and both only together.
 const UNIFY: &str =
@@ -100,7 +103,7 @@ fn two_programs(context: &Context, spaces: &str) -> Result<()> {
     let program = "/memlat chase 96 16384 120 60";
     let exec = format!("{program} > /other & {program}; wait; cat /other");
     let machine = ["--lab", &lab, "--lab-from", "session", "--lab-time", "--lab-check", "off"];
-    let quick = ["--append", "mitigations=off initcall_blacklist=load_system_certificate_list"];
+    let quick = ["--append", QUICK_BOOT];
     let guest =
         ["--pcpus", "2,sockets=2", "--vcpus", "2", "--regions", &policy, "--put", &put, "--exec", &exec];
     let records = ["--samples", &samples, "--stats", &stats];
@@ -137,7 +140,7 @@ fn balanced_vms(context: &Context, mode: &str, [warm, measured]: [u32; 2]) -> Re
     let vm = |name: &str| {
         format!(
             "[[vm]]\nname = \"{name}\"\nmemory_mib = 128\nvcpus = 2\nmode = \"{mode}\"\nregions = \"{policy}\"\nput = [\"{}:/memlat\"]\n\
-             append = \"mitigations=off initcall_blacklist=load_system_certificate_list\"\n\
+             append = \"{QUICK_BOOT}\"\n\
              exec = \"{program} > /other & {program}; wait; cat /other\"\n",
             context.memlat.display()
         )
@@ -184,8 +187,7 @@ fn gains(context: &Context) -> Result<()> {
     let put = format!("{}:/memlat", context.memlat.display());
     let regions = "unify,q_us=100,period_ms=50,phase_ms=8,move_us=4,least_us=20,cache_kib=256";
     let machine = ["--lab", &lab, "--lab-from", "session", "--lab-time", "--pcpus", "2,sockets=2"];
-    // Most of a short run is the boot, and a good part of that these.
-    let quick = ["--append", "mitigations=off initcall_blacklist=load_system_certificate_list"];
+    let quick = ["--append", QUICK_BOOT];
     let guest =
         ["--regions", regions, "--stats", &stats, "--put", &put, "--exec", "/memlat chase 192 16384 120 30"];
     let records = ["--samples", &samples];
