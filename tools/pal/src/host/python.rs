@@ -58,6 +58,8 @@ impl Needs<'_> {
         for list in &lists {
             let mut pip = Command::new(&python);
             pip.args(["-m", "pip", "--disable-pip-version-check", "install", "--quiet", "--require-hashes"]);
+            // Python compiles the modules that are used, a small part of them all, at their first use.
+            pip.arg("--no-compile");
             // What a list excepts from the rule of ready-made packages is built with what the list before has, not with whatever
             // pip finds.
             pip.args(["--only-binary", ":all:", "--no-build-isolation", "--no-deps", "--requirement"])
