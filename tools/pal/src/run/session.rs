@@ -6,6 +6,7 @@
 use std::{
     fs::File,
     io::{BufRead, BufReader, IsTerminal, Read, stdin},
+    os::unix::net::UnixStream,
     sync::{
         Arc, Mutex,
         atomic::{AtomicBool, Ordering},
@@ -102,6 +103,8 @@ pub struct Outcome {
 
 /// How long a machine may take to end after its last word.
 const GRACE: Duration = Duration::from_secs(5);
+/// How long QEMU may take to say where its processors are.
+const ANSWER: Duration = Duration::from_secs(2);
 
 /// What the threads tell the main thread.
 pub enum Event {
@@ -174,8 +177,10 @@ pub fn run(
         let (consoles, fetches) = (Arc::clone(&consoles), Arc::clone(&fetches));
         spawn("telemetry", move || read_records(records, &consoles, &fetches, feed.as_ref(), &ui, &events))?;
     }
+    let mut asks = None;
     if let Some(protocol) = machine.qmp.take() {
         open += 1;
+        asks = protocol.try_clone().ok();
         let report = events.clone();
         spawn("qmp", move || {
             qmp::converse(protocol, |message| drop(report.send(Event::Emulator(message))));
@@ -188,7 +193,7 @@ pub fn run(
         spawn("log", move || bochs::watch(&log, |message| drop(report.send(Event::Emulator(message)))))?;
     }
 
-    let mut session = Session::new(machine, plan, open, writing, &remote.hub);
+    let mut session = Session::new(machine, plan, open, writing, &remote.hub, asks);
     let hub = Arc::clone(&remote.hub);
     let waits = Arc::clone(&hold);
     let (keyboard, keys) = (session.machine.console.try_clone()?, Keys::new(plan.hypervisor));
@@ -260,6 +265,8 @@ struct Session<'a> {
     /// The reader of standard output makes us wait.
     writing: Arc<AtomicBool>,
     hub: &'a Hub,
+    /// QEMU's machine protocol, to ask by.
+    asks: Option<UnixStream>,
 }
 
 impl<'a> Session<'a> {
@@ -269,6 +276,7 @@ impl<'a> Session<'a> {
         open: u32,
         writing: Arc<AtomicBool>,
         hub: &'a Hub,
+        asks: Option<UnixStream>,
     ) -> Self {
         let guest =
             |guest: &PlannedGuest| Guest { name: guest.name.clone(), exec: guest.exec, ..Guest::default() };
@@ -283,7 +291,7 @@ impl<'a> Session<'a> {
         };
         let limit = plan.timeout.and_then(|seconds| Instant::now().checked_add(Duration::from_secs(seconds)));
         let (stats, host, deadline, ending) = (Vec::new(), None, limit, false);
-        Self { machine, plan, seen, stats, host, open, deadline, limit, ending, writing, hub }
+        Self { machine, plan, seen, stats, host, open, deadline, limit, ending, writing, hub, asks }
     }
 
     /// Waits for one event and acts upon it.
@@ -304,6 +312,7 @@ impl<'a> Session<'a> {
                 }
                 if !self.ending {
                     self.seen.stop = self.plan.timeout.map(Stop::Timeout);
+                    self.locate(inbox);
                 }
                 return Next::Done;
             }
@@ -328,6 +337,20 @@ impl<'a> Session<'a> {
             }
         }
         Next::Go
+    }
+
+    /// Asks QEMU where its processors are: a machine that says nothing until its time is over is often in a loop.
+    fn locate(&mut self, inbox: &Receiver<Event>) {
+        if self.asks.as_ref().is_none_or(|stream| qmp::ask_processors(stream).is_err()) {
+            return;
+        }
+        let until = Instant::now() + ANSWER;
+        while let Ok(event) = inbox.recv_timeout(until.saturating_duration_since(Instant::now())) {
+            if let Event::Emulator(Report::Processors(processors)) = event {
+                self.seen.processors = processors;
+                return;
+            }
+        }
     }
 
     fn record(&mut self, record: Record) -> Next {
@@ -396,7 +419,8 @@ impl<'a> Session<'a> {
                 self.seen.stop = Some(Stop::Restart);
                 return Next::Done;
             }
-            Report::Reset => {}
+            // Those are waited for where they are asked for.
+            Report::Reset | Report::Processors(_) => {}
         }
         Next::Go
     }

@@ -3,6 +3,7 @@
 
 use super::{
     machine::Emulator,
+    qmp::Processor,
     telemetry::{End, EndReason, ResetBy},
 };
 use crate::status::exit;
@@ -23,6 +24,9 @@ pub enum Stop {
     /// The guest restarted during `--exec`, or by a triple fault.
     Restart,
 }
+
+/// How many processors a message names.
+const SHOWN: usize = 8;
 
 /// Everything that was seen during a run.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -53,6 +57,8 @@ pub struct Observed {
     pub code: Option<i32>,
     /// What the emulator wrote to its standard error.
     pub complaints: String,
+    /// Where the machine's processors were when its time was over.
+    pub processors: Vec<Processor>,
 }
 
 /// What was seen of a guest.
@@ -136,7 +142,11 @@ pub fn judge(seen: &Observed) -> Verdict {
         Some(Stop::Quit) => return Verdict::silent(0),
         Some(Stop::Asked) => return asked(seen),
         Some(Stop::Timeout(seconds)) => {
-            let message = format!("no end{} after {seconds} s (see --timeout)", of_guests(seen));
+            let mut message = format!("no end{} after {seconds} s (see --timeout)", of_guests(seen));
+            for (number, processor) in seen.processors.iter().take(SHOWN).enumerate() {
+                let comma = if number == 0 { "; its processors are at " } else { ", " };
+                message += &format!("{comma}{processor}");
+            }
             return Verdict::died(exit::TIMEOUT, message);
         }
         Some(Stop::Signal(signal)) => {
@@ -496,7 +506,10 @@ mod tests {
         let late = run(vec![guest("a", Some(EndReason::TripleFault)), guest("b", None), guest("c", None)]);
         let verdict = judge(&Observed { stop: Some(Stop::Timeout(5)), ..late.clone() });
         assert_eq!(verdict.status, 124);
-        assert!(verdict.message.unwrap().contains("no end of b, c after 5 s"));
+        assert!(verdict.message.unwrap().ends_with("no end of b, c after 5 s (see --timeout)"));
+        let processors = [0x10, 0x8000].map(|rip| Processor { rip, halted: rip == 0x10 }).to_vec();
+        let verdict = judge(&Observed { stop: Some(Stop::Timeout(5)), processors, ..late.clone() });
+        assert!(verdict.message.unwrap().ends_with("; its processors are at 0x10 (halted), 0x8000"));
         assert_eq!(judge(&Observed { stop: Some(Stop::Quit), ..late.clone() }), Verdict::silent(0));
         assert_eq!(judge(&late).status, 3, "the machine is gone, and that may be why");
         assert_eq!(judge(&run(vec![guest("a", Some(EndReason::PowerOff)), guest("b", None)])).status, 4);
