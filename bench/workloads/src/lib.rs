@@ -73,6 +73,9 @@ const fn program(
     Workload { name, kind, work, stands_for, programs: Some(programs) }
 }
 
+/// What Python's scripts take beside libraries.
+const PYTHON: &[&str] = &["python3", "libpython3"];
+
 /// All workloads, in the order of the list.
 pub const WORKLOADS: &[Workload] = &[
     workload(
@@ -206,7 +209,7 @@ pub const WORKLOADS: &[Workload] = &[
         "400.perlbench and 253.perlbmk, which are perl on scripts for mail and text",
     ),
     program(
-        Programs { package: "python3-minimal", with: &["python3", "libpython3"], files: &["python3"] },
+        Programs { package: "python3-minimal", with: PYTHON, files: &["python3"] },
         "python",
         Kind::Indifferent,
         "a script makes trees, dictionaries and large numbers, 12 times over",
@@ -225,6 +228,27 @@ pub const WORKLOADS: &[Workload] = &[
         Kind::Paging,
         "redis-benchmark, 500 requests of each kind at random keys, by 8 clients",
         "no program of SPEC CPU: a server in memory, whose time is system calls and hash tables, as memcached in later papers",
+    ),
+    program(
+        Programs { package: "python3-numpy", with: PYTHON, files: &["python3"] },
+        "numpy",
+        Kind::Indifferent,
+        "a script multiplies, solves, sorts and transforms arrays of up to 2 MiB, 8 times over",
+        "programs of science that are scripts: their time is passes over arrays, which come from the kernel and go back",
+    ),
+    program(
+        Programs { package: "python3-pyfftw", with: PYTHON, files: &["python3"] },
+        "fftw",
+        Kind::Tlb,
+        "FFTW transforms vectors, planes and cubes of 4 to 8 MiB there and back, 4 times over",
+        "FFTW's own benchmark, which Debian has no package of, and SPLASH-2's fft: strides of many pages",
+    ),
+    program(
+        Programs { package: "lammps", with: &["liblammps"], files: &["lmp"] },
+        "lammps",
+        Kind::Indifferent,
+        "LAMMPS, 100 steps of 4000 atoms of a Lennard-Jones liquid, which is LAMMPS' own benchmark `lj`",
+        "435.gromacs and 444.namd: molecular dynamics, lists of neighbours over a few MiB",
     ),
 ];
 

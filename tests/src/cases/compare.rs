@@ -17,6 +17,7 @@ pub const CASES: &[Case] = &[
     only("qemu-svm", "compare: wrong names and files", refused),
     only("qemu-svm", "reproduce: a figure says what its cells say", reproduces),
     only("qemu-svm", "workload: a program of Debian's", program).at_length(),
+    only("qemu-svm", "workload: programs of science", science).at_length(),
 ];
 
 /// A workload that changes page tables takes shadow paging longer, and comes to the same. One cell is run alone, the other one and
@@ -146,11 +147,35 @@ fn program(context: &Context) -> Result<()> {
     let faults: u64 = lines.filter_map(|line| line["guest"]["page_faults"].as_u64()).sum();
     ensure!(faults > 100, "{faults} page faults of a guest that starts gzip");
     let shadow = run("shadow")?.status(0)?;
-    let checksum = |text: &str| text.lines().find(|line| line.starts_with("checksum")).map(str::to_owned);
     let (one, other) = (checksum(&nested.stdout()), checksum(&shadow.stdout()));
     ensure!(one.is_some() && one == other, "{one:?} and {other:?}");
     // The program and the C library, by their versions.
     nested.has("workload  gzip, scale 0.005")?.has("gzip 1.")?.has("libc6 2.")?;
+    Ok(())
+}
+
+/// The line of a run's output with its checksum.
+fn checksum(text: &str) -> Option<String> {
+    text.lines().find(|line| line.starts_with("checksum")).map(str::to_owned)
+}
+
+/// Scripts and programs with many libraries come to the same in both modes.
+fn science(context: &Context) -> Result<()> {
+    for (name, scale) in [("numpy", "0.125"), ("fftw", "0.25"), ("lammps", "0.1")] {
+        let run = |mode| {
+            let words = ["workload", "run", name, "--scale", scale, "--deterministic", "--mode", mode];
+            context.pal(words.to_vec(), None)
+        };
+        let nested = run("nested")?;
+        if nested.stderr.contains("cannot fetch the programs") && std::env::var_os("CI").is_none() {
+            println!("note   {name} was not run: its packages cannot be fetched (no network, or no apt)");
+            continue;
+        }
+        let nested = nested.status(0)?.stdout();
+        let shadow = run("shadow")?.status(0)?.stdout();
+        let (one, other) = (checksum(&nested), checksum(&shadow));
+        ensure!(one.is_some() && one == other, "{name}: {one:?} and {other:?}");
+    }
     Ok(())
 }
 

@@ -3,6 +3,7 @@
 //! them are files in the guest's memory, so that no device has a part in the work.
 
 mod run;
+mod science;
 mod source;
 mod text;
 
@@ -13,7 +14,7 @@ use crate::{Check, Work, guest};
 /// Makes the input for this many rounds.
 pub type Prepare = fn(u64) -> io::Result<(Work, Check)>;
 
-/// Each program with its rounds at scale 1: KiB of text, functions in C, rows, requests.
+/// Each program with its rounds at scale 1: KiB of text, functions in C, rows, requests, steps.
 pub const PROGRAMS: &[(&str, u64, Prepare)] = &[
     ("gcc", 12, gcc),
     ("gzip", 1536, gzip),
@@ -22,6 +23,9 @@ pub const PROGRAMS: &[(&str, u64, Prepare)] = &[
     ("python", 12, python),
     ("sqlite", 10_000, sqlite),
     ("redis", 500, redis),
+    ("numpy", 8, science::numpy),
+    ("fftw", 4, science::fftw),
+    ("lammps", 100, science::lammps),
 ];
 
 /// The file with the text.

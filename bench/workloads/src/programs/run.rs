@@ -36,9 +36,13 @@ pub fn command(program: &str, arguments: &str) -> io::Result<Command> {
 
 /// Runs a program from a file to a file.
 pub fn filter(program: &str, arguments: &str, from: &str, to: &str) -> io::Result<()> {
-    let mut command = command(program, arguments)?;
+    redirect(program, &mut command(program, arguments)?, from, to)
+}
+
+/// The same with a command that is there already.
+pub fn redirect(program: &str, command: &mut Command, from: &str, to: &str) -> io::Result<()> {
     command.stdin(File::open(path(from))?).stdout(File::create(path(to))?);
-    finish(program, start(program, &mut command)?)
+    finish(program, start(program, command)?)
 }
 
 /// Starts a program.
