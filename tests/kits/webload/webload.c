@@ -2,26 +2,42 @@
  * Load for a web server in the same guest.
  *
  *   webload make DIR FILES KIB                         makes files to serve: DIR/0, DIR/1, …, of KIB KiB each
- *   webload get PORT PATH FILES LENGTH CONNECTIONS WARM_MS MS
- *                                                      asks 127.0.0.1:PORT for PATH/N, with N at random below FILES, on
- *                                                      CONNECTIONS connections at a time that stay open; after WARM_MS
- *                                                      milliseconds it counts answers for MS milliseconds
+ *   webload on CPU PROGRAM WORDS…                      runs a program that stays on a CPU, and preempts nothing when it wakes up
+ *                                                      (SCHED_BATCH)
+ *   webload get PORT PATH FILES LENGTH CONNECTIONS WARM_MS MS CPUS
+ *                                                      a process for each of the CPUs 0, 1, … below CPUS, as by `on`:
+ *                                                      that of CPU n asks 127.0.0.1:PORT+n for PATH/N, with N at random below
+ *                                                      FILES, on CONNECTIONS connections at a time that stay open; after
+ *                                                      WARM_MS milliseconds they count answers for MS milliseconds
  *
  * A body has LENGTH bytes, and begins and ends with eight digits, which are N: each answer is checked, or nothing is counted.
  */
+#define _GNU_SOURCE
 #include <arpa/inet.h>
 #include <netinet/tcp.h>
+#include <sched.h>
+#include <stdatomic.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
+#include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
 
 #define MOST_CONNECTIONS 64
+#define MOST_CPUS 8
 #define DIGITS 8
+
+/* What the processes share: how many have their connections, and what each has counted. */
+struct shared {
+    atomic_uint ready;
+    uint64_t answers[MOST_CPUS], warm_ns[MOST_CPUS], ns[MOST_CPUS];
+};
+static uint64_t seed = 88172645463325252;
 
 static uint64_t nanos(void)
 {
@@ -32,7 +48,6 @@ static uint64_t nanos(void)
 
 static unsigned random_below(unsigned most)
 {
-    static uint64_t seed = 88172645463325252;
     seed ^= seed << 13;
     seed ^= seed >> 7;
     seed ^= seed << 17;
@@ -117,23 +132,34 @@ static void answer(int at, unsigned number, size_t length)
     }
 }
 
-int main(int argc, char **argv)
+static void stay_on(unsigned cpu)
 {
-    if (argc == 5 && !strcmp(argv[1], "make"))
-        return make(argv[2], atoi(argv[3]), strtoull(argv[4], 0, 10) * 1024);
-    if (argc != 9 || strcmp(argv[1], "get"))
-        return 2;
-    unsigned port = atoi(argv[2]), files = atoi(argv[4]), many = atoi(argv[6]);
+    struct sched_param none = {0};
+    cpu_set_t own;
+    CPU_ZERO(&own);
+    CPU_SET(cpu, &own);
+    if (sched_setaffinity(0, sizeof own, &own) || sched_setscheduler(0, SCHED_BATCH, &none))
+        fail("there is no such CPU");
+}
+
+static int get(char **argv, unsigned cpu, unsigned cpus, struct shared *shared)
+{
+    unsigned port = atoi(argv[2]) + cpu, files = atoi(argv[4]), many = atoi(argv[6]);
     size_t length = strtoull(argv[5], 0, 10);
     uint64_t wanted[2] = {strtoull(argv[7], 0, 10), strtoull(argv[8], 0, 10)};
     if (!files || !many || many > MOST_CONNECTIONS || length < DIGITS)
         return 2;
+    stay_on(cpu);
+    seed += cpu * 0x9e3779b97f4a7c15;
     int at[MOST_CONNECTIONS];
     unsigned asked[MOST_CONNECTIONS];
-    for (unsigned n = 0; n < many; n++) {
+    for (unsigned n = 0; n < many; n++)
         at[n] = connection(port);
+    shared->ready++;
+    while (shared->ready < cpus)
+        usleep(1000);
+    for (unsigned n = 0; n < many; n++)
         ask(at[n], argv[3], asked[n] = random_below(files));
-    }
     uint64_t answers = 0, before = 0, took[2];
     for (int part = 0; part < 2; part++) {
         uint64_t begin = nanos();
@@ -144,7 +170,45 @@ int main(int argc, char **argv)
             ask(at[n], argv[3], asked[n] = random_below(files));
         } while ((took[part] = nanos() - begin) < wanted[part] * 1000000);
     }
-    printf("webload: warm_ns=%lu measured=%lu ns=%lu right\n", (unsigned long)took[0], (unsigned long)(answers - before),
-           (unsigned long)took[1]);
+    shared->answers[cpu] = answers - before;
+    shared->warm_ns[cpu] = took[0];
+    shared->ns[cpu] = took[1];
+    return 0;
+}
+
+int main(int argc, char **argv)
+{
+    if (argc == 5 && !strcmp(argv[1], "make"))
+        return make(argv[2], atoi(argv[3]), strtoull(argv[4], 0, 10) * 1024);
+    if (argc >= 4 && !strcmp(argv[1], "on")) {
+        stay_on(atoi(argv[2]));
+        execvp(argv[3], argv + 3);
+        return fail("no such program");
+    }
+    unsigned cpus = argc == 10 && !strcmp(argv[1], "get") ? atoi(argv[9]) : 0;
+    if (!cpus || cpus > MOST_CPUS)
+        return 2;
+    struct shared *shared = mmap(0, sizeof *shared, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    if (shared == MAP_FAILED)
+        fail("no memory");
+    for (unsigned cpu = 0; cpu < cpus; cpu++) {
+        int child = fork();
+        if (child < 0)
+            fail("no process");
+        if (!child)
+            return get(argv, cpu, cpus, shared);
+    }
+    for (unsigned cpu = 0; cpu < cpus; cpu++) {
+        int status;
+        if (wait(&status) < 0 || !WIFEXITED(status) || WEXITSTATUS(status))
+            return 1;
+    }
+    uint64_t answers = 0, warm = 0, took = 0;
+    for (unsigned cpu = 0; cpu < cpus; cpu++) {
+        answers += shared->answers[cpu];
+        warm = shared->warm_ns[cpu] > warm ? shared->warm_ns[cpu] : warm;
+        took = shared->ns[cpu] > took ? shared->ns[cpu] : took;
+    }
+    printf("webload: warm_ns=%lu measured=%lu ns=%lu right\n", (unsigned long)warm, (unsigned long)answers, (unsigned long)took);
     return 0;
 }

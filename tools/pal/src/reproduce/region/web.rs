@@ -13,7 +13,7 @@ use serde_json::Value;
 
 use self::{
     kit::Kit,
-    verdict::{AGAIN, Kind, Measured, OFF, OPEN, PROGRAM, UNIFY},
+    verdict::{Kind, Measured, OFF, OPEN, PROGRAM, UNIFY},
 };
 use super::{
     super::{
@@ -44,6 +44,8 @@ struct Point {
     vcpus: u32,
     /// What has regions: nothing, a set, the page's tables, or what the hypervisor finds.
     regions: &'static str,
+    /// Which of the runs of the same it is.
+    run: u32,
     /// Modelled milliseconds before the part that is measured, and of it.
     ms: [u32; 2],
 }
@@ -59,8 +61,8 @@ impl kept::Run for Planned {
     type Outcome = Measured;
 
     fn name(&self) -> String {
-        let Point { kind, vcpus, regions, .. } = self.point;
-        format!("{} pages, {vcpus} VCPUs, {regions}", kind.name())
+        let Point { kind, vcpus, regions, run, .. } = self.point;
+        format!("{} pages, {vcpus} VCPUs, {regions}, run {}", kind.name(), run + 1)
     }
 
     fn inputs(&self) -> &str {
@@ -81,42 +83,34 @@ impl kept::Run for Planned {
     }
 }
 
-/// The runs, in the order of the table.
+/// Runs of the same: their median counts, with regions and without.
+fn runs(quick: bool) -> u32 {
+    if quick { 3 } else { 5 }
+}
+
+/// The runs. Those of the same are not one after the other.
 fn points(quick: bool) -> Vec<Point> {
     let mut points = Vec::new();
-    for vcpus in [2, 4] {
+    for vcpus in if quick { &[2][..] } else { &[2, 4] } {
         for kind in [Kind::Static, Kind::Dynamic] {
-            let point = |regions| {
-                let ms = match (regions, quick, kind) {
-                    // Regions are found after the first phase or the second.
-                    (UNIFY, ..) => [1000, 900],
-                    (_, true, Kind::Static) => [30, 120],
-                    (_, true, Kind::Dynamic) => [60, 200],
-                    (_, false, _) => [200, 500],
-                };
-                Point { kind, vcpus, regions, ms }
+            let sets = if quick { &SETS[3..] } else { &SETS[..] };
+            let regions = match (kind, quick) {
+                (Kind::Static, _) => [&[OFF], sets].concat(),
+                (Kind::Dynamic, true) => vec![OFF, OPEN, PROGRAM],
+                (Kind::Dynamic, false) => [&[OFF], sets, &[OPEN, PROGRAM, UNIFY]].concat(),
             };
-            // With four VCPUs each run takes twice as long.
-            let sets = match (quick, kind, vcpus) {
-                (false, ..) | (true, Kind::Static, 2) => &SETS[..],
-                (true, Kind::Dynamic, 4) => &[],
-                _ => &SETS[3..],
+            let ms = |regions| match (regions, quick, kind) {
+                // Regions are found after the first phase or the second.
+                (UNIFY, ..) => [1000, 900],
+                (_, true, Kind::Static) => [100, 300],
+                // A page takes some milliseconds.
+                (_, true, Kind::Dynamic) => [100, 400],
+                (_, false, _) => [200, 1000],
             };
-            points.push(point(OFF));
-            // Where Linux puts processes matters more to files than to pages, which one process makes.
-            let again = match (quick, kind, vcpus) {
-                (false, ..) | (true, Kind::Static, 2) => &AGAIN[..],
-                (true, Kind::Dynamic, 2) => &AGAIN[..1],
-                _ => &[],
-            };
-            points.extend(again.iter().map(|again| point(again)));
-            points.extend(sets.iter().map(|set| point(set)));
-            if kind == Kind::Dynamic {
-                points.extend([OPEN, PROGRAM].map(point));
-            }
-            if kind == Kind::Dynamic && !quick {
-                points.push(point(UNIFY));
-            }
+            let point = |run, regions| Point { kind, vcpus: *vcpus, regions, run, ms: ms(regions) };
+            points.extend(
+                (0..runs(quick)).flat_map(|run| regions.iter().map(move |regions| point(run, *regions))),
+            );
         }
     }
     points
@@ -163,19 +157,22 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_run_has_one_without_regions_to_compare_with() {
+    fn there_are_as_many_runs_with_regions_as_without() {
         for quick in [true, false] {
             let points = points(quick);
-            for vcpus in [2, 4] {
-                for kind in [Kind::Static, Kind::Dynamic] {
-                    let own = points.iter().filter(|point| (point.kind, point.vcpus) == (kind, vcpus));
-                    let regions: Vec<_> = own.map(|point| point.regions).collect();
-                    assert!(regions[0] == OFF && regions.len() > 1, "{regions:?}");
-                    assert_eq!(regions.iter().filter(|it| **it == OFF).count(), 1);
-                }
+            for point in &points {
+                let same = |regions| {
+                    let of =
+                        |it: &&Point| (it.kind, it.vcpus, it.regions) == (point.kind, point.vcpus, regions);
+                    points.iter().filter(of).map(|it| it.run).collect::<Vec<_>>()
+                };
+                assert_eq!(same(point.regions), same(OFF), "{point:?}");
+                assert!(same(OFF).len() % 2 == 1, "a median");
             }
-            assert!(SETS.iter().all(|set| points.iter().any(|point| point.regions == *set)));
+            assert!(points.iter().any(|point| point.regions == SETS[3]));
         }
+        let points = points(false);
+        assert!(SETS.iter().all(|set| points.iter().any(|point| point.regions == *set)));
         let module = include_str!("../../../../../guest-kits/linux/regions.c");
         assert!(SETS.iter().all(|set| module.contains(&format!("{{ \"{set}\", {{"))));
     }

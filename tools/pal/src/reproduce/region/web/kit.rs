@@ -156,7 +156,7 @@ impl Kit {
     }
 
     fn words(&self, setup: &Setup, point: &Point, machine: &str) -> Vec<String> {
-        let Point { kind, vcpus, regions, ms: [warm, measured] } = point;
+        let Point { kind, vcpus, regions, ms: [warm, measured], .. } = point;
         let set = match *regions {
             OPEN => PROGRAM,
             regions if is_off(regions) || regions == UNIFY => "none",
@@ -311,7 +311,7 @@ mod tests {
         };
         let lines = [sample(10, 300), regions(10), sample(20, 1), regions(20), sample(30, 2)].concat();
         let run = Run::read(format!("{ABOUT}{lines}").as_bytes()).unwrap();
-        let point = Point { kind: Kind::Static, vcpus: 2, regions: "fs-core", ms: [10, 20] };
+        let point = Point { kind: Kind::Static, vcpus: 2, regions: "fs-core", run: 0, ms: [10, 20] };
         let line = "webload: warm_ns=1 measured=50 ns=20000000 right";
         let stats = json!({ "guests": [{ "paging": { "regions": { "region_moves": 8, "regions_opened": 2, "regions_globalised": 1 } } }] });
         let text = format!("ready\n{line}\nregion fs-core 1 40 0\nprogram 2 77 60 1\n");
