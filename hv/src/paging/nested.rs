@@ -84,48 +84,6 @@ impl<F: PteFormat<Attr = NestedAttr>, M: TableMemory> Nested<F, M> {
         Ok(nested)
     }
 
-    /// Tables of a phase, in which nothing is open: each first access to a page of RAM is a [`NestedOutcome::Touched`].
-    ///
-    /// # Errors
-    /// No memory.
-    pub fn for_phase(memory: M) -> Result<Self, MapError> {
-        let table = Table::new(memory, PageSize::Size4K)?;
-        Ok(Nested { table, lost_bits: true, shows: Shows::Opened })
-    }
-
-    /// Opens a page in the tables of a phase. Nothing is owed: no processor remembers what was not there.
-    ///
-    /// # Errors
-    /// No memory for tables.
-    pub fn open(&mut self, page: Gfn, p2m: &P2m<impl TableMemory>) -> Result<Flush, MapError> {
-        let (page, shows) = (page.base(), self.shows);
-        match self.table.set_page(page, attr(p2m.peek(page), shows)) {
-            Some(flush) => Ok(flush),
-            None => self.follow(p2m, GpaRange::page(page)),
-        }
-    }
-
-    /// Whether a page is open in the tables of a phase.
-    pub fn is_open(&self, page: Gfn) -> bool {
-        matches!(self.table.walk(page.base()), Found::Leaf(_))
-    }
-
-    /// Closes a page in the tables of a phase, until the next touch.
-    ///
-    /// # Errors
-    /// As [`Nested::forget`].
-    pub fn close_page(&mut self, page: Gfn) -> Result<Flush, MapError> {
-        match self.table.set_page(page.base(), None) {
-            Some(flush) => Ok(flush),
-            None => self.forget(GpaRange::page(page.base())),
-        }
-    }
-
-    /// Whether these are tables of a phase.
-    pub fn is_for_phase(&self) -> bool {
-        self.shows == Shows::Opened
-    }
-
     /// The root table, as the processor wants it in nCR3 or (with attributes) in the EPT pointer.
     pub fn root(&self) -> Hpa {
         self.table.root().base()
@@ -325,6 +283,10 @@ fn needed(access: Access) -> Rights {
     rights.set(Rights::EXECUTE, access.execute);
     rights
 }
+
+mod phase;
+
+pub use phase::PhasePages;
 
 #[cfg(test)]
 mod moves;

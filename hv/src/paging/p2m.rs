@@ -20,6 +20,7 @@ use crate::mem::tier::migration::Migration;
 
 mod absent;
 mod clean;
+mod peek;
 mod piece;
 
 pub use super::format::p2m::{P2mFormat, P2mKind};

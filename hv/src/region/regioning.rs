@@ -195,6 +195,8 @@ pub struct Regioning {
     params: Params,
     seen: Pieces<Seen>,
     spaces: Vec<OfSpace>,
+    /// Those from here on have had no phase yet: a merge is to cost no look at each of them.
+    used: usize,
 }
 
 /// The state of an address space.
@@ -217,7 +219,12 @@ impl Regioning {
         spaces.try_reserve_exact(SPACES.into()).map_err(|_| OutOfMemory)?;
         spaces.resize(SPACES.into(), OfSpace::default());
         let params = Params { phase_ns: params.phase_ns.min(1_000_000_000), ..params };
-        Ok(Regioning { params, seen: Pieces::new(partition.region_records(), Seen::default)?, spaces })
+        Ok(Regioning {
+            params,
+            seen: Pieces::new(partition.region_records(), Seen::default)?,
+            spaces,
+            used: 0,
+        })
     }
 
     /// The answer to what a VCPU did in an address space, at this virtual time of its own there.
@@ -227,6 +234,7 @@ impl Regioning {
             if event != Event::Due || !of.worth.is_tried() {
                 return Answer::new(Change::None);
             }
+            self.used = self.used.max(usize::from(space.0) + 1);
             of.number = of.number.wrapping_add(1).max(1);
             of.phase = Some(Phase::new(space, of.number, now_ns));
             let mut answer = Answer::new(Change::CloseAll);
@@ -278,7 +286,7 @@ impl Regioning {
         if rid.index() < self.seen.len() {
             self.seen[rid.index()] = Seen::default();
         }
-        for of in &mut self.spaces {
+        for of in self.spaces.iter_mut().take(self.used) {
             of.worth.forget(rid);
             if let Some(phase) = &mut of.phase {
                 phase.forget(rid);

@@ -51,6 +51,8 @@ pub struct OwnPhase {
     overhead: u64,
     /// Pages that are open until the current region is closed.
     open: Vec<Gfn>,
+    /// Room for those that a change of the region closes; empty in between.
+    closed: Vec<Gfn>,
     /// Where its stack and its code are.
     near: phase::Near,
     /// Pages that the last touch has opened.

@@ -195,6 +195,8 @@ pub struct Shadow<M: TableMemory, F: PteFormat> {
     guards: Guards,
     /// The bits of an address that count.
     linear: u64,
+    /// There may be leaves in the tables of a phase.
+    has_phase: bool,
     /// What must be zero in the guest's entries of level 1.
     reserved: u64,
     /// What must be zero in those of levels 2 to 4 that point to tables for sure.
@@ -245,6 +247,7 @@ impl<M: TableMemory, F: PteFormat> Shadow<M, F> {
             pat: None,
             guards: Guards::default(),
             linear: u64::MAX,
+            has_phase: false,
             reserved: 0,
             table_reserved: [0; 3],
             tuning,

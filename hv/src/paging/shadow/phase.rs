@@ -38,6 +38,7 @@ impl<M: TableMemory, F: PteFormat> Shadow<M, F> {
         is_open: IsOpen,
     ) -> (ShadowOutcome, TlbFlush) {
         self.begin();
+        self.has_phase = true;
         let outcome = self.walk_and_fill(space, fault.within(self.linear), Some(is_open));
         self.statistics.count_fault(outcome);
         (outcome, self.pool.take_owed_and(TlbFlush::None))
@@ -104,7 +105,10 @@ impl<M: TableMemory, F: PteFormat> Shadow<M, F> {
     /// The memory in these frames is closed in the tables of a phase, whose VCPU owes the flush.
     pub fn close_in_phase(&mut self, tree: TreeKey, frames: impl Iterator<Item = Hfn>) -> TlbFlush {
         self.begin();
-        frames.for_each(|frame| self.pool.unmap_in(tree, frame));
+        // A phase on nested tables has no leaves here, and is not to look for each of them.
+        if self.has_phase {
+            frames.for_each(|frame| self.pool.unmap_in(tree, frame));
+        }
         // In any case: the processor may remember leaves that have gone before.
         self.pool.take_owed_and(TlbFlush::All)
     }
@@ -123,6 +127,7 @@ impl<M: TableMemory, F: PteFormat> Shadow<M, F> {
                 self.free(id);
             }
         }
+        self.has_phase = false;
         self.pool.take_owed_and(TlbFlush::All)
     }
 }

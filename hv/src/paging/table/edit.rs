@@ -110,16 +110,7 @@ impl<F: PteFormat, M: TableMemory> Table<F, M> {
     /// Makes the entry of one page a leaf, or empty, if the table that has it is there. That stays, even if it holds nothing then: it takes no
     /// search, and the next page is likely to need it. `None`: there is no such table.
     pub fn set_page(&mut self, page: Gpa, new: Option<(Hpa, F::Attr)>) -> Option<Flush> {
-        if !GpaRange::ALL.contains(page) {
-            return None;
-        }
-        let mut table = self.root;
-        for level in (2..=ROOT_LEVEL).rev() {
-            let Entry::Table(child) = F::decode(self.memory.load(table, index(page, level)), level) else {
-                return None;
-            };
-            table = child;
-        }
+        let table = self.find_leaf_table(page)?;
         Some(self.set(table, index(page, 1), 1, entry_range(page, 1), new))
     }
 

@@ -10,6 +10,7 @@
 //! that processors may still walk are *retired*: they stay allocated until [`Table::reclaim`], which the
 //! owner calls after the flush that the update named.
 
+mod cursor;
 mod edit;
 #[cfg(test)]
 mod examples;
@@ -18,6 +19,7 @@ mod scan;
 #[cfg(test)]
 mod tests;
 
+pub use cursor::Cursor;
 pub use scan::{AccessBits, AccessedGroup};
 
 use super::format::{Entry, PteFormat};

@@ -4,6 +4,7 @@ use alloc::vec::Vec;
 
 use arrayvec::ArrayVec;
 
+use super::OwnPhase;
 use crate::arch::Access;
 use crate::arch::addr::{Gfn, Gpa, Gva, PAGE_SIZE, is_canonical};
 use crate::arch::state::{Gpr, efer};
@@ -45,7 +46,7 @@ impl<V: Virt> Vcpu<V> {
 fn end<V: Virt, M: HostMemory, H: Host>(vcpu: &mut Vcpu<V>, vm: &Vm<V::NestedFormat, M>, host: &mut H) {
     vcpu.work &= !work::PHASE;
     vcpu.phase.end_ns = None;
-    vcpu.phase.open = Vec::new();
+    (vcpu.phase.open, vcpu.phase.closed) = Default::default();
     let domain = if vm.regions.is_divided() { host.cache_domain() } else { 0 };
     set_tree(vcpu, vm, TreeKey::new(domain, 0).unwrap_or(TreeKey::FIRST));
     vm.end_phase(vcpu.id, &mut vcpu.work);
@@ -327,19 +328,29 @@ fn enter_region<V: Virt, M: HostMemory>(
     // An instruction that needs both regions completes: it comes again with the same registers.
     let now = registers(vcpu);
     let was_same = core::mem::replace(&mut vcpu.phase.last, now) == now;
-    if closes && !was_same {
-        close_all(vcpu, vm)?;
+    let closes = closes && !was_same;
+    if closes {
         vcpu.phase.ahead = 0;
     }
     // While a region grows by merges, nearly all of it is open: to look at what follows would find nothing.
     vcpu.phase.ahead = if has_grown { 0 } else { (2 * vcpu.phase.ahead).clamp(1, AHEAD) };
-    vm.keep_small(&mut vcpu.work, core::iter::once(gfn));
-    let open = &mut vcpu.phase.open;
-    let ahead = if open.len() >= MOST_AHEAD { 1 } else { vcpu.phase.ahead.max(1) };
+    if has_grown {
+        vm.keep_small(&mut vcpu.work, core::iter::once(gfn));
+    }
+    let OwnPhase { open, closed, ahead, .. } = &mut vcpu.phase;
+    if closes {
+        core::mem::swap(open, closed);
+    }
+    let ahead = if open.len() >= MOST_AHEAD { 1 } else { (*ahead).max(1) };
     // Without memory for the list pages are open until the phase ends.
     let _room = open.try_reserve(ahead);
     let frames = core::iter::once(gfn).chain(records.guest.partition().frames_from(gfn).take(ahead));
-    vm.change_phase(vcpu.id, &mut vcpu.work, &[], frames, open)
+    let done = vm.change_phase(vcpu.id, &mut vcpu.work, closed, frames, open);
+    if closes {
+        closed.clear();
+        vcpu.virt.flush(FlushScope::All);
+    }
+    done
 }
 
 /// Closes what is open but for what is open everywhere.
@@ -347,10 +358,9 @@ fn close_all<V: Virt, M: HostMemory>(
     vcpu: &mut Vcpu<V>,
     vm: &Vm<V::NestedFormat, M>,
 ) -> Result<(), MapError> {
-    let open = core::mem::take(&mut vcpu.phase.open);
-    let done = vm.change_phase(vcpu.id, &mut vcpu.work, &open, core::iter::empty(), &mut Vec::new());
+    let OwnPhase { open, .. } = &mut vcpu.phase;
+    let done = vm.change_phase(vcpu.id, &mut vcpu.work, open, core::iter::empty(), &mut Vec::new());
+    open.clear();
     vcpu.virt.flush(FlushScope::All);
-    vcpu.phase.open = open;
-    vcpu.phase.open.clear();
     done
 }

@@ -17,7 +17,7 @@ use crate::region::partition::Info;
 use crate::region::rounds::{At, Rounds};
 use crate::region::spaces::MOST_CHANGES;
 use crate::region::{Effect, Effects, Kind, Owner, Rid, Target};
-use crate::vm::{HostMemory, MapChanges, Vm};
+use crate::vm::{HostMemory, MapChanges, Memory, Vm};
 
 /// Bytes of a root's entries for the half of addresses that programs have.
 const USER_BYTES: u64 = PAGE_SIZE / 2;
@@ -271,40 +271,24 @@ impl<F: PteFormat<Attr = NestedAttr>, M: HostMemory> Vm<F, M> {
         open: impl Iterator<Item = Gfn>,
         opened: &mut Vec<Gfn>,
     ) -> Result<(), MapError> {
-        let (retired, host, result) = {
-            let mut memory = self.lock_memory(work);
-            let memory = &mut *memory;
-            let tree = memory.nested.tree_mut(PHASE);
-            if !tree.is_for_phase() {
-                return Ok(());
+        let mut memory = self.lock_memory(work);
+        let Memory { p2m, nested, .. } = &mut *memory;
+        let Some(mut pages) = nested.tree_mut(PHASE).phase_pages(p2m) else { return Ok(()) };
+        close.iter().for_each(|gfn| pages.close(*gfn));
+        let mut result = Ok(());
+        for gfn in open {
+            match pages.open(gfn) {
+                Ok(true) if opened.len() < opened.capacity() => opened.push(gfn),
+                Ok(_) => {}
+                Err(error) => result = Err(error),
             }
-            let mut result = Ok(());
-            for gfn in close {
-                if let Err(error) = tree.close_page(*gfn) {
-                    result = Err(error);
-                }
-            }
-            for gfn in open {
-                if tree.is_open(gfn) {
-                    continue;
-                }
-                match tree.open(gfn, &memory.p2m) {
-                    // Empty entries are in no TLB.
-                    Ok(_) if opened.len() < opened.capacity() => opened.push(gfn),
-                    Ok(_) => {}
-                    Err(error) => result = Err(error),
-                }
-            }
-            let p2m = &memory.p2m;
-            if !close.is_empty()
-                && let Some(shadow) = &mut *self.lock_shadow(vcpu, work)
-            {
-                let frames = close.iter().filter_map(|gfn| p2m.peek(gfn.base()).readable());
-                let _flushed_by_the_caller = shadow.close_in_phase(PHASE, frames.map(Hpa::frame));
-            }
-            (memory.nested.take_retired(), memory.host.clone(), result)
-        };
-        retired.free(&host);
+        }
+        if !close.is_empty()
+            && let Some(shadow) = &mut *self.lock_shadow(vcpu, work)
+        {
+            let frames = close.iter().filter_map(|gfn| pages.place(*gfn));
+            let _flushed_by_the_caller = shadow.close_in_phase(PHASE, frames.map(Hpa::frame));
+        }
         result
     }
 

@@ -13,7 +13,7 @@ use crate::mem::host_access::{HostAccess, VecHost};
 use crate::paging::arena::Arena;
 use crate::paging::format::{ept::Ept, npt::Npt};
 use crate::paging::model::{Modelled, Processor};
-use crate::paging::nested::NestedOutcome;
+use crate::paging::nested::{NestedOutcome, PhasePages};
 use crate::paging::nested_trees::NestedTrees;
 use crate::paging::p2m::P2m;
 use crate::paging::random::Random;
@@ -150,6 +150,10 @@ impl<'a, F: Modelled> Machine<'a, F> {
         if found == expected { Ok(()) } else { Err(format!("page {page}: {found:#x}, not {expected:#x}")) }
     }
 
+    fn pages(&mut self) -> PhasePages<'_, F, &'a Arena, &'a Arena> {
+        self.trees.tree_mut(PHASE).phase_pages(&self.p2m).unwrap()
+    }
+
     /// As regioning answers: the page is open, with or without those before it.
     fn touched(&mut self, v: usize, page: u64) -> Result<(), String> {
         self.touches += 1;
@@ -161,24 +165,25 @@ impl<'a, F: Modelled> Machine<'a, F> {
             return Err(format!("VCPU {v} is on the tables of {own}"));
         }
         open.insert(page);
-        let _empty_entries_are_in_no_tlb = self.trees.tree_mut(PHASE).open(Gfn(page), &self.p2m).unwrap();
+        let _was_closed = self.pages().open(Gfn(page)).unwrap();
         self.trees.keep_small(Gfn(page));
         Ok(())
     }
 
     fn close(&mut self) {
         let Some((v, open)) = &mut self.phase else { return };
-        let closed = core::mem::take(open);
+        let (v, closed) = (*v, core::mem::take(open));
         // Their bits go with the entries.
         self.accessed.retain(|page| !closed.contains(page));
         self.lost.extend(&closed);
-        for page in closed.into_iter().filter(|_| self.omits != Omits::Close) {
-            let _flushed_below = self.trees.tree_mut(PHASE).close_page(Gfn(page)).unwrap();
+        let omits = self.omits;
+        for page in closed.into_iter().filter(|_| omits != Omits::Close) {
+            self.pages().close(Gfn(page));
             debug_assert!(!self.trees.tree_mut(PHASE).is_open(Gfn(page)));
         }
         let retired = self.trees.take_retired();
         if self.omits != Omits::CloseFlush {
-            self.vcpus[*v].processor.flush(Flush::All);
+            self.vcpus[v].processor.flush(Flush::All);
             retired.free(&self.arena);
         }
     }
