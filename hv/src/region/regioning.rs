@@ -262,6 +262,11 @@ impl Regioning {
         }
     }
 
+    /// Whether a phase of an address space may begin at this turn of its: none is left out because regions have brought nothing.
+    pub fn is_tried(&mut self, space: Space) -> bool {
+        self.spaces.get_mut(usize::from(space.0)).is_some_and(|of| of.worth.is_tried())
+    }
+
     /// A number stands for another address space from now on, of which nothing is known.
     pub fn begin_space(&mut self, space: Space) {
         if let Some(of) = self.spaces.get_mut(usize::from(space.0)) {

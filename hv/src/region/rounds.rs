@@ -110,8 +110,9 @@ struct VcpuPhase {
     start_ns: u64,
     /// The address space whose program has touched memory last, with its root.
     current: Option<(Space, Option<u64>)>,
-    /// Those that were asked whether they take part.
+    /// Those that were asked whether they take part, and those that do from their first touch on.
     asked: SpaceSet,
+    takes: SpaceSet,
     /// Faults, of all of them.
     touches: u32,
 }
@@ -248,29 +249,46 @@ impl Rounds {
 
     /// A VCPU has run for so long, and does so with this root now, at this virtual time of the VM. Its address space, with its virtual
     /// time in nanoseconds, if it has samples of its own.
-    pub fn ran(&mut self, vm_ns: u64, root: Option<u64>, ns: u64) -> Option<(Space, u64)> {
+    pub fn ran(&mut self, vcpu: u32, vm_ns: u64, root: Option<u64>, ns: u64) -> Option<(Space, u64)> {
         self.spaces.vm_ran(vm_ns);
         let space = self.known(root).filter(|space| *space != Space::VM)?;
-        self.spaces.ran(space, ns);
+        self.spaces.ran(space, vcpu, ns);
         Some((space, self.spaces.ran_ns(space)))
     }
 
-    /// The turn of a VCPU has come that runs with this root, at this virtual time of its own. [`Change::CloseAll`]: its phase begins.
+    /// Whether nothing is known of what runs with this root.
+    pub fn is_unknown(&self, root: Option<u64>) -> bool {
+        self.known(root).is_none()
+    }
+
+    /// The turn of a VCPU has come that runs with this root, at this virtual time of its own. [`Change::CloseAll`]: its phase begins,
+    /// because the program that runs takes its turn, or is to be known, or another one that has run on this VCPU takes its.
     /// [`Change::None`]: it is left out, or another VCPU is in one; [`Rounds::balance`] may find something to do all the same.
     pub fn due(&mut self, partition: &mut Partition, vcpu: u32, root: Option<u64>, now_ns: u64) -> Answer {
+        let mut answer = Answer::new(Change::None);
         if self.phase.is_some() {
-            return Answer::new(Change::None);
+            return answer;
         }
-        let mut phase =
-            VcpuPhase { vcpu, start_ns: now_ns, current: None, asked: SpaceSet::default(), touches: 0 };
-        let mut answer = Answer::new(Change::CloseAll);
-        if let Some(space) = self.known(root) {
-            if !self.takes_turn(space) {
-                return Answer::new(Change::None);
+        let (asked, takes) = Default::default();
+        let mut phase = VcpuPhase { vcpu, start_ns: now_ns, current: None, asked, takes, touches: 0 };
+        match self.known(root) {
+            Some(space) => {
+                phase.asked.insert(space);
+                phase.current = Some((space, root));
+                if self.takes_turn(space) {
+                    answer = self.regioning.on(partition, space, now_ns, Event::Due);
+                }
             }
-            answer = self.regioning.on(partition, space, now_ns, Event::Due);
-            phase.asked.insert(space);
-            phase.current = Some((space, root));
+            None if self.spaces.has_room() => answer.change = Change::CloseAll,
+            None => {}
+        }
+        if answer.change != Change::CloseAll {
+            for space in self.spaces.recent(vcpu, self.regioning.params().period_ns) {
+                if phase.asked.insert(space) && self.takes_turn(space) && self.regioning.is_tried(space) {
+                    phase.takes.insert(space);
+                    answer.change = Change::CloseAll;
+                }
+            }
         }
         self.phase = (answer.change == Change::CloseAll).then_some(phase);
         answer

@@ -66,6 +66,13 @@ impl SpaceSet {
         is_new
     }
 
+    /// Takes one out; whether it was there.
+    pub fn remove(&mut self, space: Space) -> bool {
+        let was_there = self.contains(space);
+        self.0[usize::from(space.0) / 64] &= !(1 << (space.0 % 64));
+        was_there
+    }
+
     /// Whether it is in.
     pub fn contains(&self, space: Space) -> bool {
         self.0[usize::from(space.0) / 64] >> (space.0 % 64) & 1 != 0
@@ -92,8 +99,9 @@ struct Slot {
     root: u64,
     /// Virtual time so far, in nanoseconds.
     ran_ns: u64,
-    /// The VM's virtual time when it ran last, in nanoseconds.
+    /// The VM's virtual time when it ran last, in nanoseconds, and the VCPU on which a timer has met it last.
     seen_ns: u64,
+    vcpu: Option<u32>,
     /// Its own samples, and how many there were when idle frames were looked for last.
     samples: u64,
     samples_at_ageing: u64,
@@ -180,9 +188,29 @@ impl Spaces {
         self.vm_ns = vm_ns;
     }
 
-    /// An address space has run for so long, until now.
-    pub fn ran(&mut self, space: Space, ns: u64) {
+    /// Those that a timer of this VCPU has met last, within so much virtual time of the VM's.
+    pub fn recent(&self, vcpu: u32, ns: u64) -> impl Iterator<Item = Space> + use<> {
+        let is_recent = |slot: &Slot| {
+            slot.state == State::Used
+                && slot.vcpu == Some(vcpu)
+                && self.vm_ns.saturating_sub(slot.seen_ns) <= ns
+        };
+        let mut all = SpaceSet::default();
+        for space in (1..SPACES).map(Space).filter(|space| is_recent(self.slot(*space))) {
+            all.insert(space);
+        }
+        (1..SPACES).map(Space).filter(move |space| all.contains(*space))
+    }
+
+    /// Whether another one gets a number.
+    pub fn has_room(&self) -> bool {
+        self.counts.used + 1 < SPACES.into()
+    }
+
+    /// An address space has run for so long on this VCPU, until now.
+    pub fn ran(&mut self, space: Space, vcpu: u32, ns: u64) {
         let slot = &mut self.slots[usize::from(space.0)];
+        slot.vcpu = Some(vcpu);
         slot.ran_ns = slot.ran_ns.saturating_add(ns);
         slot.seen_ns = self.vm_ns;
     }

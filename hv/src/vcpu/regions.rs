@@ -125,7 +125,7 @@ fn look<V: Virt, M: HostMemory, H: Host>(
     let engine = vcpu.mmu.engine();
     let charged_ns = vcpu.phase.charged_ns.replace(ran_ns).unwrap_or(ran_ns);
     let (root, ns) = (spaces::root(vcpu), ran_ns.saturating_sub(charged_ns));
-    let own = records.rounds.as_mut().and_then(|rounds| rounds.ran(vm_ns, root, ns));
+    let own = records.rounds.as_mut().and_then(|rounds| rounds.ran(vcpu.id, vm_ns, root, ns));
     if engine != Engine::Nested || vcpu.virt.sets_dirty_bits() {
         next_ns = ran_ns + (sample(vcpu, vm, host, records, (Space::VM, vm_ns), tsc) - vm_ns);
         if let Some(own) = own {
@@ -205,15 +205,22 @@ fn begin<V: Virt, M: HostMemory>(
     let Records { guest, rounds, .. } = records;
     let Some(rounds) = rounds else { return };
     let phase_ns = u64::from(rounds.params().phase_ns);
-    // With other settings a phase is over before its VCPU leaves the tables.
-    if rounds.in_phase().is_some() || vm.has_phase_tables(&mut vcpu.work) {
+    let root = spaces::root(vcpu);
+    let wait_ns = match () {
+        // With other settings a phase is over before its VCPU leaves the tables.
+        () if rounds.in_phase().is_some() || vm.has_phase_tables(&mut vcpu.work) => 2 * phase_ns,
+        // The guest's kernel, on tables of which nothing is known, is no program whose memory would be found.
+        () if rounds.is_unknown(root) && vcpu.virt.cpl() != 3 => phase_ns,
+        () => 0,
+    };
+    if wait_ns > 0 {
         if let Some(turn) = &mut vcpu.phase.turn {
-            turn.postpone(ran_ns, 2 * phase_ns);
+            turn.postpone(ran_ns, wait_ns);
         }
         return;
     }
     let aged = rounds.age(guest.partition_mut());
-    let answer = rounds.due(guest.partition_mut(), vcpu.id, spaces::root(vcpu), ran_ns);
+    let answer = rounds.due(guest.partition_mut(), vcpu.id, root, ran_ns);
     let changes = vm.follow_effects(vcpu.id, &mut vcpu.work, records, &aged);
     follow_changes(vcpu, changes);
     let changes = vm.follow_effects(vcpu.id, &mut vcpu.work, records, &answer.effects);

@@ -61,13 +61,14 @@ impl Rounds {
         // What is torn down in the second half would not be found again.
         let is_early =
             now_ns.saturating_sub(phase.start_ns) <= u64::from(self.regioning.params().phase_ns) / 2;
-        let is_asked_first = is_early && phase.asked.insert(space);
+        let is_first = is_early && phase.asked.insert(space);
+        let takes_turn = is_early && phase.takes.remove(space);
         if let Some((before, _)) = before.filter(|(before, _)| *before != space) {
             self.regioning.pause(before, now_ns);
         }
         arrival.is_switch = before.is_none_or(|(before, _)| before != space);
         self.map(partition, space, gfn, has_programs, &mut arrival);
-        if is_asked_first && self.takes_turn(space) {
+        if takes_turn || is_first && self.takes_turn(space) {
             let begun = self.regioning.on(partition, space, now_ns, Event::Due);
             begun.effects.into_iter().for_each(|effects| arrival.add(effects));
         }

@@ -1,5 +1,7 @@
 //! Address spaces that come, share memory, sleep and go, beside a model that keeps a list of mappers for each frame.
 
+mod turns;
+
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::*;
@@ -134,7 +136,7 @@ impl Scene {
 
     fn begin_phase(&mut self, root: u64) {
         if !self.is_on {
-            let _sample = self.rounds.ran(self.clock_ns, Some(root), 0);
+            let _sample = self.rounds.ran(0, self.clock_ns, Some(root), 0);
             if let Some(program) = self.programs.get_mut(&root) {
                 program.seen_ns = self.clock_ns;
             }
@@ -223,9 +225,9 @@ impl Scene {
         while self.now_ns < end_ns {
             self.now_ns += SAMPLE_NS;
             self.clock_ns = self.now_ns;
-            let _no_program = self.rounds.ran(self.clock_ns, Some(KERNEL), SAMPLE_NS);
+            let _no_program = self.rounds.ran(0, self.clock_ns, Some(KERNEL), SAMPLE_NS);
             for (root, program) in self.programs.iter_mut().filter(|(_, program)| !program.sleeps) {
-                let _sample = self.rounds.ran(self.clock_ns, Some(*root), SAMPLE_NS);
+                let _sample = self.rounds.ran(0, self.clock_ns, Some(*root), SAMPLE_NS);
                 program.seen_ns = self.clock_ns;
             }
             if self.twin != Twin::KeepsFrames {
@@ -416,7 +418,7 @@ fn the_vm_is_the_address_space_if_that_is_wanted() {
     assert_eq!(rounds.root(partition.info_of(Gfn(0x41)).unwrap().owner), Some(0x7000));
     rounds.abandon(&mut partition);
     for n in 0..4 {
-        rounds.ran(n * SAMPLE_NS, Some(KERNEL), 0);
+        rounds.ran(0, n * SAMPLE_NS, Some(KERNEL), 0);
         let _opened = rounds.sweep(&mut partition, |_| true);
     }
     assert_eq!(partition.entries_in(Space::VM), Ok(0));
