@@ -22,9 +22,9 @@ else
 	# 12 results and two numbers of eight digits: page.py.
 	load="/page 4000 6257"
 fi
-# Where Linux puts processes decides what wake-ups between processors cost, and who preempts whom how many requests are answered in a row:
-# by the last a request costs a fifth more or less. So each processor has a server of its own, which its load alone asks, and neither
-# preempts the other when it wakes up (SCHED_BATCH).
+# Where Linux puts processes decides what wake-ups between processors cost, and which one preempts the other decides how many requests are
+# answered in a row: a request takes a fifth more or less by that. So each processor has a server of its own, which its load alone asks,
+# and neither preempts the other when it wakes up (SCHED_BATCH).
 cpu=0
 while [ $cpu -lt $servers ]; do
 	cat > /nginx-$cpu.conf <<END
