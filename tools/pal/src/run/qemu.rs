@@ -102,10 +102,12 @@ impl Spec<'_> {
     pub fn arguments(&self) -> Vec<String> {
         let machine = if self.lab.is_some() { "q35,memory-backend=lab" } else { "q35" };
         let mut arguments: Vec<String> =
-            ["-machine", machine, "-cpu", CPU, "-accel", "tcg", "-display", "none", "-nodefaults"]
-                .map(String::from)
-                .into();
+            ["-machine", machine, "-cpu", CPU, "-display", "none", "-nodefaults"].map(String::from).into();
         let mut add = |words: &[&str]| arguments.extend(words.iter().map(|word| (*word).to_owned()));
+        // QEMU takes the first of several.
+        if self.extra.iter().all(|word| word != "-accel") {
+            add(&["-accel", "tcg"]);
+        }
         add(&["-m", &self.memory()]);
         arguments.extend(self.cpus.qemu(MODEL, self.spare_cpu));
         let mut add = |words: &[&str]| arguments.extend(words.iter().map(|word| (*word).to_owned()));
@@ -324,7 +326,10 @@ mod tests {
             assert!(line.contains(part), "{part}: {line}");
         }
         assert!(line.ends_with("-trace x") && !line.contains("pc-testdev"));
-        let line = Spec { disks: &[], ..spec }.arguments().join(" ");
+        assert!(line.contains("-accel tcg"), "{line}");
+        let extra = ["-accel".into(), "tcg,thread=single".into()];
+        let line = Spec { disks: &[], extra: &extra, ..spec }.arguments().join(" ");
+        assert!(line.ends_with("-accel tcg,thread=single") && line.matches("-accel").count() == 1, "{line}");
         assert!(line.contains("-m 64M -smp") && !line.contains("pc-dimm"), "{line}");
     }
 }
