@@ -202,9 +202,9 @@ impl Spaces {
         (1..SPACES).map(Space).filter(move |space| all.contains(*space))
     }
 
-    /// Whether another one gets a number.
+    /// Whether another one gets a number now. Those that are gone have theirs until a pass has met all their frames.
     pub fn has_room(&self) -> bool {
-        self.counts.used + 1 < SPACES.into()
+        self.slots.iter().any(|slot| slot.state == State::Free)
     }
 
     /// An address space has run for so long on this VCPU, until now.

@@ -37,8 +37,8 @@ impl Turn {
         is_due
     }
 
-    /// The phase could not begin, because another VCPU was in one: it is due again after so much time, and from then on once in a
-    /// period.
+    /// The phase could not begin, because another VCPU was in one, or because the guest's kernel ran on unknown tables: it is due
+    /// again after so much time, and from then on once in a period.
     pub fn postpone(&mut self, now_ns: u64, by_ns: u64) {
         self.next_ns = self.next_ns.min(now_ns.saturating_add(by_ns));
     }

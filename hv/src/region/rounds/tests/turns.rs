@@ -40,6 +40,23 @@ fn a_program_that_leaves_its_turn_out_leaves_it_to_others_on_its_vcpu() {
 }
 
 #[test]
+fn a_program_that_has_not_run_for_a_period_is_not_asked() {
+    const ROOTS: [u64; 2] = [0x10_0000, 0x20_0000];
+    let (mut partition, mut rounds) = in_phase("balance,phase_ms=10");
+    for (root, frame) in ROOTS.into_iter().zip([0x40, 0x50]) {
+        let _touched = program(&mut partition, &mut rounds, root, frame, 0);
+    }
+    let _ended = rounds.on(&mut partition, 0, Event::End);
+    let period_ns = rounds.params().period_ns;
+    rounds.ran(0, SAMPLE_NS, Some(ROOTS[1]), SAMPLE_NS);
+    for (ago_ns, expected) in [(period_ns + 1, Change::None), (period_ns, Change::CloseAll)] {
+        leave_out(&mut rounds, ROOTS[0]);
+        rounds.spaces.vm_ran(SAMPLE_NS + ago_ns);
+        assert_eq!(rounds.due(&mut partition, 0, Some(ROOTS[0]), SAMPLE_NS).change, expected);
+    }
+}
+
+#[test]
 fn what_can_have_no_number_has_no_phase_begin() {
     let (mut partition, mut rounds) = in_phase("balance,phase_ms=10");
     for n in 1..u64::from(SPACES) {
@@ -49,6 +66,11 @@ fn what_can_have_no_number_has_no_phase_begin() {
     let unknown = Some(u64::from(SPACES) << 20);
     assert!(rounds.is_unknown(unknown) && !rounds.spaces.has_room());
     assert_eq!(rounds.due(&mut partition, 0, unknown, SAMPLE_NS).change, Change::None);
+    // One that is gone has its number until its frames are unmapped.
+    rounds.spaces.end(rounds.known(Some(2 << 20)).unwrap());
+    assert_eq!(rounds.due(&mut partition, 0, unknown, SAMPLE_NS).change, Change::None);
+    let (space, is_new) = rounds.spaces.enter(&mut partition, unknown.unwrap());
+    assert_eq!((space, is_new), (Space::VM, false));
     // A program that is known, and has run there, takes its turn.
     rounds.ran(0, SAMPLE_NS, Some(1 << 20), 0);
     assert_eq!(rounds.due(&mut partition, 0, unknown, SAMPLE_NS).change, Change::CloseAll);
