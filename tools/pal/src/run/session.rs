@@ -3,6 +3,8 @@
 //! Each stream has a thread that blocks on it, so that a slow reader slows its writer and nothing is buffered without
 //! bound; the main thread only waits for events and for the time limit, so that nothing can keep it from ending a run.
 
+mod locate;
+
 use std::{
     fs::File,
     io::{BufRead, BufReader, IsTerminal, Read, stdin},
@@ -103,8 +105,6 @@ pub struct Outcome {
 
 /// How long a machine may take to end after its last word.
 const GRACE: Duration = Duration::from_secs(5);
-/// How long QEMU may take to say where its processors are.
-const ANSWER: Duration = Duration::from_secs(2);
 
 /// What the threads tell the main thread.
 pub enum Event {
@@ -312,7 +312,10 @@ impl<'a> Session<'a> {
                 }
                 if !self.ending {
                     self.seen.stop = self.plan.timeout.map(Stop::Timeout);
-                    self.locate(inbox);
+                    // A machine that says nothing until its time is over is often in a loop.
+                    let asks = self.asks.as_ref();
+                    self.seen.processors =
+                        asks.map_or(Vec::new(), |stream| locate::processors(stream, inbox));
                 }
                 return Next::Done;
             }
@@ -337,20 +340,6 @@ impl<'a> Session<'a> {
             }
         }
         Next::Go
-    }
-
-    /// Asks QEMU where its processors are: a machine that says nothing until its time is over is often in a loop.
-    fn locate(&mut self, inbox: &Receiver<Event>) {
-        if self.asks.as_ref().is_none_or(|stream| qmp::ask_processors(stream).is_err()) {
-            return;
-        }
-        let until = Instant::now() + ANSWER;
-        while let Ok(event) = inbox.recv_timeout(until.saturating_duration_since(Instant::now())) {
-            if let Event::Emulator(Report::Processors(processors)) = event {
-                self.seen.processors = processors;
-                return;
-            }
-        }
     }
 
     fn record(&mut self, record: Record) -> Next {
