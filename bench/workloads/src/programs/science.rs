@@ -38,14 +38,36 @@ fn python(name: &'static str, script: &str, rounds: u64) -> io::Result<(Work, Ch
     Ok((Box::new(move || run(rounds).map(|()| rounds)), Box::new(|_| run::sum(&["output"]))))
 }
 
-/// Molecular dynamics: energies and temperatures every ten steps.
+/// Molecular dynamics: energies and temperatures every ten steps, or at the end of fewer.
 pub fn lammps(steps: u64) -> io::Result<(Work, Check)> {
     run::prepare()?;
-    run::write("lj.in", include_str!("lj.in").replace("@STEPS@", &steps.to_string()).as_bytes())?;
+    run::write("lj.in", liquid(steps).as_bytes())?;
     let work = move || {
         let mut command = run::command("lmp", "-screen none -log none -in lj.in")?;
         command.envs(ALONE);
         run::finish("lmp", run::start("lmp", &mut command)?).map(|()| steps)
     };
     Ok((Box::new(work), Box::new(|_| run::sum(&["energies"]))))
+}
+
+/// The input for this many steps. Of less than ten the checksum has what the last one comes to.
+fn liquid(steps: u64) -> String {
+    let text = include_str!("lj.in").replace("@STEPS@", &steps.to_string());
+    text.replace("@EVERY@", &steps.clamp(1, 10).to_string())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_checksum_sees_steps_however_few_they_are() {
+        for (steps, every) in [(1, 1), (5, 5), (100, 10)] {
+            let text = liquid(steps);
+            let words =
+                |line: &str| text.lines().any(|own| own.split_whitespace().eq(line.split_whitespace()));
+            assert!(words(&format!("run {steps}")) && !text.contains('@'), "{text}");
+            assert!(text.contains(&format!("all print {every} ")), "{text}");
+        }
+    }
 }
