@@ -376,6 +376,15 @@ mod tests {
     }
 
     #[test]
+    fn requests_are_those_of_time_with_cycles() {
+        let it = run(Kind::Static, OFF, 1000);
+        let waits = Measured { cycles: it.cycles / 2, ..it };
+        assert_eq!([it.per_second(), waits.per_second()], [10_000.0, 20_000.0]);
+        let late = Measured { cycles: it.cycles + it.cycles / 4, ..it };
+        assert_eq!(late.per_second(), it.per_second(), "cycles of a sample that began before");
+    }
+
+    #[test]
     fn rows_are_what_was_measured_and_what_is_kept_comes_back() {
         let all = [run(Kind::Static, OFF, 1000), run(Kind::Static, "net-core", 980)];
         let expected = [
