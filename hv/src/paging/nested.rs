@@ -53,7 +53,7 @@ pub struct Nested<F: PteFormat<Attr = NestedAttr>, M: TableMemory> {
 enum Shows {
     /// What is open in this cache domain, whose processors walk them: all of it, from the start.
     Domain(u8),
-    /// The RAM pages that were opened one by one ([`Nested::open`]), whatever cache they are mapped to.
+    /// The RAM pages that were opened one by one ([`PhasePages::open`]), whatever cache they are mapped to.
     Opened,
 }
 

@@ -32,8 +32,7 @@ impl<M: TableMemory> P2m<M> {
         let home = self.evictable(page, frame)?;
         // No table is needed: the leaf is one of 4 KiB since `map_absent`. What the index and the change say is known without a look
         // at the pages around, of which a batch would have to look at many.
-        let _software_tables_need_none =
-            self.table.set_page(page, Some((Hpa(page.0), P2mKind::Absent { home })))?;
+        let _software_tables_need_none = self.table.set_page(page, Hpa(page.0), P2mKind::Absent { home })?;
         self.directory.forget(page);
         let mut was = OldFrames::NONE;
         was.add(frame, 1);

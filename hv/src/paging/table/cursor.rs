@@ -63,7 +63,7 @@ impl<F: PteFormat, M: TableMemory> Table<F, M> {
         let table = self.leaf_table(cursor, page)?;
         let is_empty = self.memory.load(table, index(page, 1)) == 0;
         if is_empty {
-            // Processors set bits in leaves alone.
+            // Processors set bits in present entries alone.
             self.memory.store(table, index(page, 1), F::leaf(to, 1, attr));
         }
         Some(is_empty)

@@ -107,11 +107,10 @@ impl<F: PteFormat, M: TableMemory> Table<F, M> {
         self.run(range, &Map { from: range.start, to, attr, largest: self.largest.level() })
     }
 
-    /// Makes the entry of one page a leaf, or empty, if the table that has it is there. That stays, even if it holds nothing then: it takes no
-    /// search, and the next page is likely to need it. `None`: there is no such table.
-    pub fn set_page(&mut self, page: Gpa, new: Option<(Hpa, F::Attr)>) -> Option<Flush> {
+    /// Makes the entry of one page a leaf, if the table that has it is there. `None`: there is no such table.
+    pub fn set_page(&mut self, page: Gpa, to: Hpa, attr: F::Attr) -> Option<Flush> {
         let table = self.find_leaf_table(page)?;
-        Some(self.set(table, index(page, 1), 1, entry_range(page, 1), new))
+        Some(self.set(table, index(page, 1), 1, entry_range(page, 1), Some((to, attr))))
     }
 
     /// Empties `range`.
