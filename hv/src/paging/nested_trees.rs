@@ -10,7 +10,7 @@ use super::format::{NestedAttr, PteFormat};
 use super::nested::Nested;
 use super::p2m::P2m;
 use super::range::{Changed, Flush, GpaRange};
-use super::table::{MapError, Retired};
+use super::table::{Found, MapError, Retired};
 use super::tree_key::TreeKey;
 use crate::arch::addr::{Gfn, Gpa, Hpa, PageSize};
 use crate::mem::table_memory::TableMemory;
@@ -58,7 +58,12 @@ impl<F: PteFormat<Attr = NestedAttr>, M: TableMemory> NestedTrees<F, M> {
     /// Has the leaves of all sets that lead to `page` tell of it alone, so that their accessed bits do, where there is memory for
     /// that. Translations stay the same, and processors may keep theirs.
     pub fn keep_small(&mut self, page: Gfn) {
-        for tree in self.iter_mut().filter(|tree| !tree.is_for_phase()) {
+        // Most are small already, and a walk costs less than a change.
+        let is_large = |tree: &Nested<F, M>| match tree.find(page.base()) {
+            Found::Leaf(leaf) => leaf.size != PageSize::Size4K,
+            Found::Hole(_) => false,
+        };
+        for tree in self.iter_mut().filter(|tree| !tree.is_for_phase() && is_large(tree)) {
             let _same_translations = tree.split(GpaRange::page(page.base()), PageSize::Size4K);
         }
     }

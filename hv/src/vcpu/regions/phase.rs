@@ -334,7 +334,8 @@ fn enter_region<V: Virt, M: HostMemory>(
     }
     // While a region grows by merges, nearly all of it is open: to look at what follows would find nothing.
     vcpu.phase.ahead = if has_grown { 0 } else { (2 * vcpu.phase.ahead).clamp(1, AHEAD) };
-    if has_grown {
+    // Also at each visit: sets of tables that are newer than the region have large leaves there, as where there was no memory to split one.
+    if has_grown || closes {
         vm.keep_small(&mut vcpu.work, core::iter::once(gfn));
     }
     let OwnPhase { open, closed, ahead, .. } = &mut vcpu.phase;

@@ -6,7 +6,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use super::*;
-use crate::arch::addr::{Gfn, Gpa, Gva, Hpa};
+use crate::arch::addr::{Gfn, Gpa, Gva, Hpa, PageSize};
 use crate::arch::state::efer;
 use crate::arch::{Access, Exception};
 use crate::guest::build::scrub;
@@ -16,6 +16,7 @@ use crate::paging::model::{Processor, Vendor};
 use crate::paging::policy::Mode;
 use crate::paging::shadow::model::{Registers, ShadowProcessor};
 use crate::paging::shadow::{Root, TlbFlush};
+use crate::paging::table::Found;
 use crate::paging::tree_key::TreeKey;
 use crate::region::caches::Caches;
 use crate::region::rounds::{At, Counts};
@@ -28,7 +29,7 @@ use crate::vcpu::testing::Machine;
 use crate::virt::fake::Step;
 use crate::virt::{FlushScope, Roots};
 use crate::vm::regions::PHASE;
-use crate::vm::work;
+use crate::vm::{Memory, work};
 
 /// Frames of the program's stack and of its two regions.
 const STACK: u64 = 0x80;
@@ -284,7 +285,7 @@ fn an_instruction_that_needs_regions_which_do_not_merge_completes_in_a_phase() {
         let memory = scene.machine.vm.memory.read();
         REGIONS.iter().all(|first| {
             let found = memory.nested.tree(PHASE).find(Gpa(first << 12));
-            matches!(found, crate::paging::table::Found::Leaf(_))
+            matches!(found, Found::Leaf(_))
         })
     };
     for attempt in 0.. {
@@ -311,7 +312,7 @@ fn an_interrupt_closes_the_current_region() {
     scene.exit(Some(Gpa(REGIONS[0] << 12)));
     let is_open = |scene: &Scene| {
         let memory = scene.machine.vm.memory.read();
-        matches!(memory.nested.tree(PHASE).find(Gpa(REGIONS[0] << 12)), crate::paging::table::Found::Leaf(_))
+        matches!(memory.nested.tree(PHASE).find(Gpa(REGIONS[0] << 12)), Found::Leaf(_))
     };
     assert!(is_open(&scene));
     scene.machine.vcpu.interrupts.counts.interrupts += 1;
@@ -407,6 +408,31 @@ fn a_phase_goes_on_with_other_tables() {
         scene.exit(None);
         assert!(!is_open(&scene, REGIONS[0]) && scene.machine.vcpu.phase.is_on(), "{engine:?}");
     }
+}
+
+#[test]
+fn a_visit_has_newer_tables_tell_of_each_page() {
+    let mut scene = in_phase("unify,q_us=1");
+    // Of another piece of 2 MiB.
+    let visited = [REGIONS[0], 0x800];
+    visited.into_iter().for_each(|frame| scene.access(frame));
+    let key = TreeKey::new(1, 0).unwrap();
+    {
+        let mut memory = scene.machine.vm.memory.write();
+        let Memory { p2m, nested, host, .. } = &mut *memory;
+        nested.add(key, host.clone(), p2m).unwrap();
+    }
+    let size =
+        |scene: &Scene| match scene.machine.vm.memory.read().nested.tree(key).find(Gpa(REGIONS[0] << 12)) {
+            Found::Leaf(leaf) => Some(leaf.size),
+            Found::Hole(_) => None,
+        };
+    assert_eq!(size(&scene), Some(PageSize::Size2M));
+    // So long that the regions do not merge.
+    (0..10).for_each(|_| scene.access(visited[1]));
+    scene.access(visited[0]);
+    assert!(scene.machine.vcpu.phase.is_on() && scene.kinds(visited.into_iter()).len() == 2);
+    assert_eq!(size(&scene), Some(PageSize::Size4K));
 }
 
 #[test]
