@@ -175,6 +175,29 @@ fn a_program_finds_closed_what_another_one_has_open() {
 }
 
 #[test]
+fn the_kernel_on_unknown_tables_waits_for_a_program() {
+    let mut scene = scene("balance,spaces=cr3", Mode::Nested);
+    let runs = |scene: &mut Scene, root: u64, cpl: u8, us: u64| {
+        scene.load(root);
+        scene.machine.vcpu.virt.regs.cpl = cpl;
+        let mut all = 0..us / 10;
+        all.any(|_| {
+            scene.memlat(1, 10);
+            scene.machine.vcpu.phase.is_on()
+        })
+    };
+    // Three periods of 20 ms, and after them no more than a phase's length until the turn comes again.
+    assert!(!runs(&mut scene, KERNEL, 0, 60_000), "a phase of the kernel");
+    assert!(runs(&mut scene, ROOTS[0], 3, 5_000), "the program's turn has not come");
+    while scene.machine.vcpu.phase.is_on() {
+        scene.memlat(2, 400);
+    }
+    assert_eq!((scene.space_counts().made, scene.root_of(REGIONS[0])), (1, Some(ROOTS[0])));
+    // On known tables it serves the program, whose turn it is.
+    assert!(runs(&mut scene, ROOTS[0], 0, 60_000));
+}
+
+#[test]
 fn memory_of_a_program_that_has_ended_is_the_next_ones() {
     let mut scene = scene("balance,q_us=100,spaces=cr3", Mode::Nested);
     scene.memlat(200, 400);
