@@ -69,7 +69,18 @@ impl State {
             // They are not to come for now, and take the place of no page.
             wanted.iter().for_each(|page| self.release(*page));
         }
+        if self.residents.as_ref().is_some_and(|residents| residents.steps() >= MAX_STEPS) {
+            self.keep_rest(&mut moves);
+        }
         self.pending.extend(moves.ins.iter().rev().chain(moves.outs.iter().rev()));
+    }
+
+    /// Keeps pages that were to leave for others which do not come, because the policy had searched for long enough before them.
+    fn keep_rest(&mut self, moves: &mut Moves) {
+        let for_pieces = (self.share - self.pieces.left_of(self.share).min(self.share))
+            .saturating_sub(self.pieces.pages());
+        let lacking = (self.fast() + moves.ins.len() as u32 + for_pieces).saturating_sub(self.share) as usize;
+        moves.outs.drain(lacking.min(moves.outs.len())..).for_each(|page| self.admit_present(page));
     }
 
     /// Moves that the last pass wanted and that were not tried: those that are to come still are if they are active, and do not come
