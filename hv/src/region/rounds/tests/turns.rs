@@ -63,13 +63,14 @@ fn what_can_have_no_number_has_no_phase_begin() {
         let _touched = program(&mut partition, &mut rounds, n << 20, 0x40, 0);
     }
     let _ended = rounds.on(&mut partition, 0, Event::End);
-    let unknown = Some(u64::from(SPACES) << 20);
+    let root = u64::from(SPACES) << 20;
+    let unknown = Some(root);
     assert!(rounds.is_unknown(unknown) && !rounds.spaces.has_room());
     assert_eq!(rounds.due(&mut partition, 0, unknown, SAMPLE_NS).change, Change::None);
     // One that is gone has its number until its frames are unmapped.
     rounds.spaces.end(rounds.known(Some(2 << 20)).unwrap());
     assert_eq!(rounds.due(&mut partition, 0, unknown, SAMPLE_NS).change, Change::None);
-    let (space, is_new) = rounds.spaces.enter(&mut partition, unknown.unwrap());
+    let (space, is_new) = rounds.spaces.enter(&mut partition, root);
     assert_eq!((space, is_new), (Space::VM, false));
     // A program that is known, and has run there, takes its turn.
     rounds.ran(0, SAMPLE_NS, Some(1 << 20), 0);

@@ -49,7 +49,7 @@ mod tests {
             events.send(Event::Emulator(Report::Processors(vec![processor.clone()]))).unwrap();
         };
         send();
-        assert_eq!(wait(&inbox, Instant::now() + ANSWER), [processor.clone()]);
+        assert_eq!(wait(&inbox, Instant::now() + ANSWER), std::slice::from_ref(&processor));
         send();
         let over = Instant::now();
         std::thread::sleep(Duration::from_millis(1));
