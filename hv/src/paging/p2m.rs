@@ -269,15 +269,6 @@ impl<M: TableMemory> P2m<M> {
         }
     }
 
-    /// What is at `gpa`, for what may never be accessed: absent pages stay so.
-    #[inline]
-    pub fn peek(&self, gpa: Gpa) -> P2mEntry {
-        match self.directory.get(gpa) {
-            Some(hpa) => P2mEntry::Ram { hpa, writable: true },
-            None => self.entry(gpa).0,
-        }
-    }
-
     /// What is at `gpa`, and for how many bytes (at least 1 and at most `max`, which is not 0) the following
     /// addresses are the same kind and, for memory, contiguous.
     #[inline]
@@ -340,13 +331,7 @@ impl<M: TableMemory> P2m<M> {
     /// What is at `gpa`, and how many bytes are left of its leaf or hole.
     #[inline]
     fn entry(&self, gpa: Gpa) -> (P2mEntry, u64) {
-        match self.table.walk(gpa) {
-            Found::Hole(hole) => (P2mEntry::Hole, (hole.end.0 - gpa.0).max(1)),
-            Found::Leaf(leaf) => {
-                let offset = gpa.0 - leaf.gpa.0;
-                (P2mEntry::new(leaf.attr, Hpa(leaf.to.0 + offset)), leaf.size.bytes() - offset)
-            }
-        }
+        peek::entry_of(gpa, self.table.walk(gpa))
     }
 
     /// A change as if all of `range` were unmapped: for callers that remove translations and keep the memory.

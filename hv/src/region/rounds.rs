@@ -283,7 +283,7 @@ impl Rounds {
             None => {}
         }
         if answer.change != Change::CloseAll {
-            for space in self.spaces.recent(vcpu, self.regioning.params().period_ns) {
+            for space in self.spaces.recent(vcpu, self.regioning.params().period_ns).iter() {
                 if phase.asked.insert(space) && self.takes_turn(space) && self.regioning.is_tried(space) {
                     phase.takes.insert(space);
                     answer.change = Change::CloseAll;
@@ -330,7 +330,7 @@ impl Rounds {
         asked: SpaceSet,
         mut round: Round,
     ) -> Answer {
-        for space in (0..SPACES).map(Space).filter(|space| asked.contains(*space)) {
+        for space in asked.iter() {
             if let Change::Finish(own) = self.regioning.on(partition, space, now_ns, Event::End).change {
                 round.add(&own);
                 self.finished.insert(space);

@@ -73,6 +73,11 @@ impl SpaceSet {
         was_there
     }
 
+    /// Those that are in, by their numbers.
+    pub fn iter(self) -> impl Iterator<Item = Space> {
+        (0..SPACES).map(Space).filter(move |space| self.contains(*space))
+    }
+
     /// Whether it is in.
     pub fn contains(&self, space: Space) -> bool {
         self.0[usize::from(space.0) / 64] >> (space.0 % 64) & 1 != 0
@@ -189,7 +194,7 @@ impl Spaces {
     }
 
     /// Those that a timer of this VCPU has met last, within so much virtual time of the VM's.
-    pub fn recent(&self, vcpu: u32, ns: u64) -> impl Iterator<Item = Space> + use<> {
+    pub fn recent(&self, vcpu: u32, ns: u64) -> SpaceSet {
         let is_recent = |slot: &Slot| {
             slot.state == State::Used
                 && slot.vcpu == Some(vcpu)
@@ -199,7 +204,7 @@ impl Spaces {
         for space in (1..SPACES).map(Space).filter(|space| is_recent(self.slot(*space))) {
             all.insert(space);
         }
-        (1..SPACES).map(Space).filter(move |space| all.contains(*space))
+        all
     }
 
     /// Whether another one gets a number now. Those that are gone have theirs until a pass has met all their frames.

@@ -206,12 +206,14 @@ fn begin<V: Virt, M: HostMemory>(
     let Some(rounds) = rounds else { return };
     let phase_ns = u64::from(rounds.params().phase_ns);
     let root = spaces::root(vcpu);
-    let wait_ns = match () {
+    let wait_ns = if rounds.in_phase().is_some() || vm.has_phase_tables(&mut vcpu.work) {
         // With other settings a phase is over before its VCPU leaves the tables.
-        () if rounds.in_phase().is_some() || vm.has_phase_tables(&mut vcpu.work) => 2 * phase_ns,
+        2 * phase_ns
+    } else if rounds.is_unknown(root) && vcpu.virt.cpl() != 3 {
         // The guest's kernel, on tables of which nothing is known, is no program whose memory would be found.
-        () if rounds.is_unknown(root) && vcpu.virt.cpl() != 3 => phase_ns,
-        () => 0,
+        phase_ns
+    } else {
+        0
     };
     if wait_ns > 0 {
         if let Some(turn) = &mut vcpu.phase.turn {

@@ -7,8 +7,9 @@
 //! Pieces of 2 MiB keep their rules ([`large`](super::large)). What they take is not the policy's: it has as many frames as the share has
 //! beside pieces, those that come counted, and those that leave not. Pieces that are cold leave before pages do.
 //!
-//! Time: a pass hands over at most [`MAX_MOVES`] pages, and none any more when the policy has gone over [`MAX_STEPS`] entries. From then on
-//! no access bit is set, so that the search that it is at ends with the next page that could leave.
+//! Time: a pass hands over at most [`MAX_MOVES`] pages, and none any more when the policy has gone over
+//! [`MAX_STEPS`](super::residents::MAX_STEPS) entries. From then on no access bit is set, so that the search that it is at ends with the
+//! next page that could leave.
 
 use alloc::boxed::Box;
 
@@ -17,7 +18,7 @@ use arrayvec::ArrayVec;
 
 use super::large::Splits;
 use super::list::Side;
-use super::residents::{MAX_STEPS, Residents};
+use super::residents::Residents;
 use super::state::State;
 use super::{Heat, MAX_MOVES, MAX_SCAN, Tiers};
 use crate::mem::pager::Span;
@@ -69,7 +70,7 @@ impl State {
             // They are not to come for now, and take the place of no page.
             wanted.iter().for_each(|page| self.release(*page));
         }
-        if self.residents.as_ref().is_some_and(|residents| residents.steps() >= MAX_STEPS) {
+        if self.residents.as_ref().is_some_and(|residents| residents.has_searched()) {
             self.keep_rest(&mut moves);
         }
         self.pending.extend(moves.ins.iter().rev().chain(moves.outs.iter().rev()));
@@ -77,10 +78,14 @@ impl State {
 
     /// Keeps pages that were to leave for others which do not come, because the policy had searched for long enough before them.
     fn keep_rest(&mut self, moves: &mut Moves) {
-        let for_pieces = (self.share - self.pieces.left_of(self.share).min(self.share))
-            .saturating_sub(self.pieces.pages());
-        let lacking = (self.fast() + moves.ins.len() as u32 + for_pieces).saturating_sub(self.share) as usize;
-        moves.outs.drain(lacking.min(moves.outs.len())..).for_each(|page| self.admit_present(page));
+        let for_pieces = (self.share - self.pieces.left_of(self.share)).saturating_sub(self.pieces.pages());
+        self.keep_beyond(&mut moves.outs, moves.ins.len() as u32 + for_pieces);
+    }
+
+    /// Of pages that were to leave keeps all but those that lack room where this many `come`.
+    fn keep_beyond(&mut self, outs: &mut ArrayVec<u32, MAX_MOVES>, come: u32) {
+        let lacking = (self.fast() + come).saturating_sub(self.share) as usize;
+        outs.drain(lacking.min(outs.len())..).for_each(|page| self.admit_present(page));
     }
 
     /// Moves that the last pass wanted and that were not tried: those that are to come still are if they are active, and do not come
@@ -106,8 +111,7 @@ impl State {
                 _ => residents.remove(page),
             }
         }
-        let lacking = (self.fast() + wanted.len() as u32).saturating_sub(self.share) as usize;
-        outs.drain(lacking.min(outs.len())..).for_each(|page| self.admit_present(page));
+        self.keep_beyond(outs, wanted.len() as u32);
     }
 
     /// Looks at the oldest pages in slow memory, as the thesis has it.
@@ -149,13 +153,13 @@ impl State {
             }
         };
         for _ in 0..excess {
-            if !moves.has_room() || residents.steps() >= MAX_STEPS {
+            if !moves.has_room() || residents.has_searched() {
                 return;
             }
             residents.evict(span, heat, pieces).into_iter().for_each(|page| leaves(page, moves));
         }
         for page in wanted {
-            if !moves.has_room() || residents.steps() >= MAX_STEPS || frames == 0 {
+            if !moves.has_room() || residents.has_searched() || frames == 0 {
                 if residents.has(*page) {
                     residents.remove(*page);
                 }

@@ -130,8 +130,14 @@ impl Residents {
     }
 
     /// Entries that the policy has gone over in this pass.
+    #[cfg(test)]
     pub fn steps(&self) -> u32 {
         self.steps
+    }
+
+    /// Whether the policy has gone over [`MAX_STEPS`] entries in this pass.
+    pub fn has_searched(&self) -> bool {
+        self.steps >= MAX_STEPS
     }
 
     /// Whether the page is here.

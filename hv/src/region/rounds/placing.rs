@@ -36,7 +36,7 @@ impl Rounds {
         let finished = core::mem::take(&mut self.finished);
         let (items, outcome) = placed?;
         self.counts.spread += u64::from(outcome.spread != 0);
-        for space in (0..SPACES).map(Space).filter(|space| finished.contains(*space)) {
+        for space in finished.iter() {
             let own = items.iter().filter(|item| item.group == u32::from(space.number()));
             let outcome = Outcome { loads: balance::loads(own), accessed: self.spaces.accessed(space) };
             if let Some(steady) = self.regioning.steady(space) {
@@ -100,7 +100,7 @@ impl Rounds {
         let params = *self.regioning.params();
         // What belongs to no address space is in no round, and ages by the VM's samples.
         let vm_elapsed_ns = self.spaces.round_ended(Space::VM, vm_ns);
-        for space in (0..SPACES).map(Space).filter(|space| self.finished.contains(*space)) {
+        for space in self.finished.iter() {
             let elapsed_ns = match space {
                 Space::VM => vm_elapsed_ns,
                 _ => self.spaces.round_ended(space, self.spaces.ran_ns(space)),

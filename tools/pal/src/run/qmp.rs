@@ -63,7 +63,9 @@ fn processors(dump: &str) -> Vec<Processor> {
                 processors.extend(u64::from_str_radix(value, 16).map(|rip| Processor { rip, halted: false }))
             }
             "HLT" => {
-                processors.iter_mut().next_back().into_iter().for_each(|last| last.halted = value != "0")
+                if let Some(last) = processors.last_mut() {
+                    last.halted = value != "0";
+                }
             }
             _ => {}
         }

@@ -3,6 +3,19 @@
 use super::*;
 use crate::region::regioning::Outcome;
 
+/// Roots of two programs.
+const ROOTS: [u64; 2] = [0x10_0000, 0x20_0000];
+
+/// Both have been in a phase.
+fn two_programs() -> (Partition, Rounds) {
+    let (mut partition, mut rounds) = in_phase("balance,phase_ms=10");
+    for (root, frame) in ROOTS.into_iter().zip([0x40, 0x50]) {
+        let _touched = program(&mut partition, &mut rounds, root, frame, 0);
+    }
+    let _ended = rounds.on(&mut partition, 0, Event::End);
+    (partition, rounds)
+}
+
 /// Rounds of this address space have led to nothing new: its next turn is left out.
 fn leave_out(rounds: &mut Rounds, root: u64) {
     let space = rounds.known(Some(root)).unwrap();
@@ -12,12 +25,7 @@ fn leave_out(rounds: &mut Rounds, root: u64) {
 
 #[test]
 fn a_program_that_leaves_its_turn_out_leaves_it_to_others_on_its_vcpu() {
-    const ROOTS: [u64; 2] = [0x10_0000, 0x20_0000];
-    let (mut partition, mut rounds) = in_phase("balance,phase_ms=10");
-    for (root, frame) in ROOTS.into_iter().zip([0x40, 0x50]) {
-        let _touched = program(&mut partition, &mut rounds, root, frame, 0);
-    }
-    let _ended = rounds.on(&mut partition, 0, Event::End);
+    let (mut partition, mut rounds) = two_programs();
     leave_out(&mut rounds, ROOTS[0]);
     rounds.ran(1, SAMPLE_NS, Some(ROOTS[1]), SAMPLE_NS);
     let due = |rounds: &mut Rounds, partition: &mut Partition| {
@@ -41,12 +49,7 @@ fn a_program_that_leaves_its_turn_out_leaves_it_to_others_on_its_vcpu() {
 
 #[test]
 fn a_program_that_has_not_run_for_a_period_is_not_asked() {
-    const ROOTS: [u64; 2] = [0x10_0000, 0x20_0000];
-    let (mut partition, mut rounds) = in_phase("balance,phase_ms=10");
-    for (root, frame) in ROOTS.into_iter().zip([0x40, 0x50]) {
-        let _touched = program(&mut partition, &mut rounds, root, frame, 0);
-    }
-    let _ended = rounds.on(&mut partition, 0, Event::End);
+    let (mut partition, mut rounds) = two_programs();
     let period_ns = rounds.params().period_ns;
     rounds.ran(0, SAMPLE_NS, Some(ROOTS[1]), SAMPLE_NS);
     for (ago_ns, expected) in [(period_ns + 1, Change::None), (period_ns, Change::CloseAll)] {

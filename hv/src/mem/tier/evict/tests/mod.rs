@@ -15,6 +15,7 @@ use self::model::Model;
 use super::*;
 use crate::arch::addr::{Gfn, Hfn};
 use crate::mem::tier::pool::FastPool;
+use crate::mem::tier::residents::MAX_STEPS;
 use crate::mem::tier::sharing::{Demand, EState};
 use crate::mem::tier::tests::{NoBytes, Table, home, pool, tiers};
 use crate::mem::tier::{Grain, Outcome};

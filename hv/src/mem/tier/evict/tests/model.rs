@@ -6,7 +6,8 @@ use std::vec::Vec;
 
 use abi::config::Replacement as Name;
 
-use super::super::{MAX_MOVES, MAX_STEPS};
+use super::super::MAX_MOVES;
+use super::MAX_STEPS;
 use super::{FRAMES, PAGES};
 use crate::mem::replace::{AccessBits, Page, Slot};
 use crate::mem::replacement::Replacement;
