@@ -171,6 +171,16 @@ impl<F: PteFormat<Attr = NestedAttr>, M: TableMemory> Nested<F, M> {
         self.table.take_accessed_group(first, wanted)
     }
 
+    /// Joins small leaves for a time: see [`Table::join_pieces`].
+    pub fn join_pieces(&mut self) -> Flush {
+        self.table.join_pieces()
+    }
+
+    /// Ends that: see [`Table::split_joined`].
+    pub fn split_joined(&mut self) {
+        self.table.split_joined();
+    }
+
     /// Takes over what is no longer open or there. Where there is no memory for tables more goes than must, and faults bring it back.
     pub fn apply_or_drop(&mut self, p2m: &P2m<impl TableMemory>, changed: Changed) -> Flush {
         self.apply(p2m, changed).unwrap_or_else(|_| self.drop_around(changed.range))

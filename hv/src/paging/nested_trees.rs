@@ -68,6 +68,17 @@ impl<F: PteFormat<Attr = NestedAttr>, M: TableMemory> NestedTrees<F, M> {
         }
     }
 
+    /// Joins small leaves in all sets, but for those of a phase, until [`split_joined`](Self::split_joined): see [`Nested::join_pieces`].
+    pub fn join_pieces(&mut self) -> Flush {
+        let trees = self.iter_mut().filter(|tree| !tree.is_for_phase());
+        trees.map(Nested::join_pieces).fold(Flush::None, Flush::and)
+    }
+
+    /// Has leaves that were joined tell of single pages again. Translations stay the same.
+    pub fn split_joined(&mut self) {
+        self.iter_mut().for_each(Nested::split_joined);
+    }
+
     /// Frees the set of this key, which no VCPU uses and of which no processor remembers anything. Not the first. Its dirty bits go with
     /// it: all pages count as written until [`start_dirty_log`](Self::start_dirty_log) is called again.
     pub fn remove(&mut self, key: TreeKey) {

@@ -74,11 +74,13 @@ pub struct Histories {
     stride: usize,
     histograms: Pieces<Histogram>,
     ticks: Vec<Ticks>,
+    /// Groups in which all frames are in the pool are visited, too.
+    has_pool: bool,
 }
 
 impl Histories {
     /// Empty histories of the frames of `ram` (disjoint, sorted by address), all of which are [`Space::VM`]'s, and of `regions`
-    /// regions.
+    /// regions. They are in no sample until [`moved`](Self::moved) tells of them or [`take_pool`](Self::take_pool) is called.
     ///
     /// # Errors
     /// No memory.
@@ -99,7 +101,7 @@ impl Histories {
         let mut ticks = Vec::new();
         ticks.try_reserve_exact(SPACES.into()).map_err(|_| OutOfMemory)?;
         ticks.resize(SPACES.into(), Ticks { due_ns: SAMPLE_NS, ..Ticks::default() });
-        let mut histories = Histories {
+        Ok(Histories {
             runs,
             planes: Pieces::new(places, || [0; SAMPLES])?,
             ones: Pieces::new(places, || [0; GROUP as usize])?,
@@ -108,9 +110,15 @@ impl Histories {
             stride,
             histograms: Pieces::new(regions, || [0; SAMPLES])?,
             ticks,
-        };
-        (0..places).for_each(|place| histories.set_present(Space::VM, place, true));
-        Ok(histories)
+            has_pool: false,
+        })
+    }
+
+    /// Samples of the VM visit the frames of the pool, too, from now on.
+    pub(super) fn take_pool(&mut self) {
+        if !core::mem::replace(&mut self.has_pool, true) {
+            (0..self.planes.len()).for_each(|place| self.set_present(Space::VM, place, true));
+        }
     }
 
     /// The virtual time of an address space begins at 0 again: its number is another one's now.
@@ -164,7 +172,9 @@ impl Histories {
             }
         }
         self.spaces[place][bit as usize] = space.0 as u8;
-        self.set_present(space, place, true);
+        if to != Rid::POOL || self.has_pool {
+            self.set_present(space, place, true);
+        }
     }
 
     /// The frames of `gone` are in `into` now.
@@ -249,7 +259,11 @@ impl Histories {
             let own = Space(self.spaces[place][bit as usize].into());
             let is_present =
                 self.present[usize::from(space.0) * self.stride + place / 64] & 1 << (place % 64) != 0;
-            if own != space || !is_present || bits != u64::from(self.ones[place][bit as usize]) {
+            let is_left_out = rid == Rid::POOL && !self.has_pool;
+            if own != space
+                || !(is_present || is_left_out)
+                || bits != u64::from(self.ones[place][bit as usize])
+            {
                 let ones = self.ones[place][bit as usize];
                 return Err(alloc::format!("{gfn:?}: {own:?} not {space:?}, {ones} ones of {bits}"));
             }

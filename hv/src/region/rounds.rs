@@ -40,6 +40,14 @@ fn most_moves_of_a_page(move_ns: u32) -> u32 {
     u32::try_from(most).unwrap_or(u32::MAX).max(1)
 }
 
+/// Samples of what rounds want to know: where the VM is the address space, that its programs begin to use other memory, too.
+fn start_histories(settings: &abi::regions::Regioning, partition: &mut Partition) -> Result<(), OutOfMemory> {
+    match settings.spaces {
+        abi::regions::Spaces::Cr3 => partition.start_histories_of_mapped(),
+        abi::regions::Spaces::Vm => partition.start_histories(),
+    }
+}
+
 /// Regioning with these times.
 fn regioning(settings: &abi::regions::Regioning, partition: &Partition) -> Result<Regioning, OutOfMemory> {
     let ns = |us: u32| us.saturating_mul(1000);
@@ -128,6 +136,8 @@ pub struct Rounds {
     finished: SpaceSet,
     /// Frames that count as a change: an eighth of a cache.
     least_change: u32,
+    /// Leaves may be small that need not be.
+    has_small: bool,
     counts: Counts,
 }
 
@@ -137,7 +147,7 @@ impl Rounds {
     /// # Errors
     /// No memory.
     pub fn new(settings: abi::regions::Regioning, partition: &mut Partition) -> Result<Rounds, OutOfMemory> {
-        partition.start_histories()?;
+        start_histories(&settings, partition)?;
         let mut rounds = Rounds {
             settings,
             regioning: regioning(&settings, partition)?,
@@ -145,6 +155,7 @@ impl Rounds {
             phase: None,
             finished: SpaceSet::default(),
             least_change: 0,
+            has_small: false,
             counts: Counts::default(),
         };
         rounds.begin_spaces();
@@ -158,8 +169,9 @@ impl Rounds {
     pub fn change(
         &mut self,
         settings: abi::regions::Regioning,
-        partition: &Partition,
+        partition: &mut Partition,
     ) -> Result<(), OutOfMemory> {
+        start_histories(&settings, partition)?;
         self.regioning = regioning(&settings, partition)?;
         self.settings = settings;
         (self.phase, self.finished) = (None, SpaceSet::default());
@@ -218,9 +230,14 @@ impl Rounds {
         self.regioning.times(rid).map(|(access, _)| access)
     }
 
-    /// A part of a sample of an address space has been taken.
-    pub fn sampled(&mut self, space: Space, part: Scan) {
+    /// A part of a sample of an address space has been taken. Whether samples have told enough of single pages since the latest round: they
+    /// may be told of by large leaves until the next one ends.
+    pub fn sampled(&mut self, space: Space, part: Scan) -> bool {
         self.spaces.sampled(space, part);
+        part.is_complete && self.has_small && !self.spaces.need_small() && {
+            self.has_small = false;
+            true
+        }
     }
 
     /// Whether an address space takes its turn; it does not where rounds lead to nothing new.

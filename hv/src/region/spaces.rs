@@ -38,6 +38,9 @@ const MOST_LOOKED_AT: usize = 16_384;
 /// Changes of regions that a part of a pass leads to at most.
 pub const MOST_CHANGES: usize = 1024;
 
+/// Samples of an address space after a round of its that tell of single pages: what the first one finds may be older than the leaves.
+const SMALL_SAMPLES: u8 = 2;
+
 /// No root: they are multiples of 32.
 const NO_ROOT: u64 = u64::MAX;
 
@@ -112,6 +115,8 @@ struct Slot {
     samples_at_ageing: u64,
     /// Frames that the latest one has found accessed, and those that are known of the one being taken.
     accessed: [u32; 2],
+    /// Complete samples until which leaves of single pages are needed.
+    small_samples: u8,
     /// Virtual time at its last round, in nanoseconds.
     round_ns: u64,
     moves: Moves,
@@ -254,7 +259,13 @@ impl Spaces {
         if part.is_complete {
             *latest = core::mem::take(so_far);
             slot.samples += 1;
+            slot.small_samples = slot.small_samples.saturating_sub(1);
         }
+    }
+
+    /// Whether the next sample of an address space is to tell of single pages: one of the first after a round of its.
+    pub fn need_small(&self) -> bool {
+        self.slots.iter().any(|slot| slot.state == State::Used && slot.small_samples > 0)
     }
 
     /// Frames of an address space that its latest sample has found accessed. What belongs to none is left out: large leaves tell of 512
@@ -271,6 +282,7 @@ impl Spaces {
     /// A round of an address space is over, at this virtual time of its. How long ago the last one was, in nanoseconds.
     pub fn round_ended(&mut self, space: Space, now_ns: u64) -> u64 {
         let slot = &mut self.slots[usize::from(space.0)];
+        slot.small_samples = SMALL_SAMPLES;
         now_ns.saturating_sub(core::mem::replace(&mut slot.round_ns, now_ns))
     }
 

@@ -185,7 +185,10 @@ fn sample<V: Virt, M: HostMemory, H: Host>(
     }
     let (scan, changes) = vm.sample(vcpu.id, &mut vcpu.work, records, space, now_ns);
     follow_changes(vcpu, changes);
-    records.rounds.iter_mut().for_each(|rounds| rounds.sampled(space, scan));
+    if records.rounds.as_mut().is_some_and(|rounds| rounds.sampled(space, scan)) {
+        let changes = vm.join_leaves(&mut vcpu.work);
+        follow_changes(vcpu, changes);
+    }
     if scan.is_complete && space == Space::VM {
         let changes = vm.tier_pass(vcpu.id, &mut vcpu.work, records);
         follow_changes(vcpu, changes);

@@ -22,6 +22,9 @@ const LARGE: u64 = 1 << 7;
 /// A leaf without rights (software bit).
 const CLOSED: u64 = 1 << 11;
 
+/// A leaf that small ones were joined to (bits 56:52 are ignored).
+const JOINED: u64 = 1 << 52;
+
 /// Intel extended page tables.
 #[derive(Debug)]
 pub struct Ept;
@@ -31,6 +34,7 @@ impl PteFormat for Ept {
     const HARDWARE: bool = true;
     const ACCESSED: u64 = 1 << 8;
     const DIRTY: u64 = 1 << 9;
+    const JOINED: u64 = JOINED;
     const FILTERS_FAULTS: bool = true;
 
     fn table(frame: Hfn) -> u64 {

@@ -179,7 +179,7 @@ impl<F: PteFormat, M: TableMemory> Table<F, M> {
     }
 
     /// Makes an entry a leaf or empty; `part` is what it spans.
-    fn set(
+    pub(super) fn set(
         &mut self,
         table: Hfn,
         index: usize,
@@ -195,7 +195,7 @@ impl<F: PteFormat, M: TableMemory> Table<F, M> {
                 // The same memory with other attributes: what the processor noted about it still holds. Where only rights were
                 // added, a processor that remembers the old ones faults and looks again, so nothing is flushed.
                 (Entry::Leaf { to, attr }, Some((new_to, new_attr))) if to == new_to => {
-                    (raw & (F::ACCESSED | F::DIRTY), attr.must_flush(new_attr))
+                    (raw & (F::ACCESSED | F::DIRTY | F::JOINED), attr.must_flush(new_attr))
                 }
                 // Processors do not remember what was not present.
                 (Entry::Leaf { attr, .. }, _) => (0, attr.is_present()),
@@ -224,7 +224,7 @@ impl<F: PteFormat, M: TableMemory> Table<F, M> {
     }
 
     /// Replaces a leaf by a table of 512 leaves that say the same.
-    fn split_leaf(&mut self, table: Hfn, index: usize, level: u8) -> Result<Hfn, MapError> {
+    pub(super) fn split_leaf(&mut self, table: Hfn, index: usize, level: u8) -> Result<Hfn, MapError> {
         let child = self.memory.allocate().ok_or(MapError::OutOfFrames)?;
         self.frames += 1;
         let mut raw = self.memory.load(table, index);

@@ -14,13 +14,14 @@ mod cursor;
 mod edit;
 #[cfg(test)]
 mod examples;
+mod joined;
 mod piece;
 mod scan;
 #[cfg(test)]
 mod tests;
 
 pub use cursor::Cursor;
-pub use scan::{AccessBits, AccessedGroup};
+pub use scan::{AccessBits, AccessedGroup, AccessedLarge};
 
 use super::format::{Entry, PteFormat};
 use super::range::GpaRange;

@@ -24,8 +24,31 @@ pub const GROUP: usize = 64;
 pub enum AccessedGroup {
     /// Bit n: page n was accessed.
     Small(u64),
-    /// All are in this large leaf, which was accessed or not.
-    Large(GpaRange, bool),
+    /// All are in a large leaf.
+    Large(AccessedLarge),
+}
+
+/// A large leaf whose accessed bit was read and cleared.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct AccessedLarge {
+    /// What it maps.
+    pub range: GpaRange,
+    /// It was accessed.
+    pub is_accessed: bool,
+    /// It stands for small leaves ([`Table::join_pieces`]), and was accessed each time since it does.
+    pub is_joined: bool,
+}
+
+impl AccessedLarge {
+    /// Which of the pages of `wanted`, all of them in the leaf, count as accessed, if those of `last` were the time before: of joined leaves
+    /// the same ones.
+    pub fn pages(&self, wanted: u64, last: u64) -> u64 {
+        match (self.is_accessed, self.is_joined) {
+            (false, _) => 0,
+            (true, false) => wanted,
+            (true, true) => wanted & last,
+        }
+    }
 }
 
 impl<F: PteFormat, M: TableMemory> Table<F, M> {
@@ -58,7 +81,12 @@ impl<F: PteFormat, M: TableMemory> Table<F, M> {
                 Entry::Empty => return AccessedGroup::Small(0),
                 Entry::Leaf { .. } => {
                     let range = super::entry_range(first, level);
-                    return AccessedGroup::Large(range, self.take_accessed_of(table, at));
+                    let is_joined = self.memory.load(table, at) & F::JOINED != 0;
+                    let is_accessed = self.take_accessed_of(table, at);
+                    if is_joined && !is_accessed {
+                        self.unmark_idle(table, at);
+                    }
+                    return AccessedGroup::Large(AccessedLarge { range, is_accessed, is_joined });
                 }
             }
         }

@@ -12,8 +12,8 @@ pub trait AccessSource {
     /// `first + n`. Returns those that were accessed since the last time; what was not asked for is ignored.
     ///
     /// Frames are asked for in ascending order. A large leaf counts for all its frames, so its bit is to be cleared when the last of
-    /// its frames is asked for.
-    fn take_accessed(&mut self, first: Gfn, wanted: u64) -> u64;
+    /// its frames is asked for. `last`: those that the sample before has found, for leaves that cannot tell which frames it was.
+    fn take_accessed(&mut self, first: Gfn, wanted: u64, last: u64) -> u64;
 }
 
 /// What part of a sample has been taken.
@@ -105,7 +105,8 @@ impl Histories {
             self.set_present(space, place, false);
             return (0, 0);
         }
-        let accessed = source.take_accessed(first, own) & own;
+        let last = self.planes[place][(plane + SAMPLES - 1) % SAMPLES];
+        let accessed = source.take_accessed(first, own, last) & own;
         let all = u64::from(accessed.count_ones());
         let old = self.planes[place][plane];
         let changed = (old & own) ^ accessed;

@@ -17,7 +17,7 @@ const RAM: [Range<Gfn>; 3] = [Gfn(10)..Gfn(80), Gfn(100)..Gfn(140), Gfn(400)..Gf
 struct Accessed(BTreeSet<Gfn>);
 
 impl AccessSource for Accessed {
-    fn take_accessed(&mut self, first: Gfn, wanted: u64) -> u64 {
+    fn take_accessed(&mut self, first: Gfn, wanted: u64, _last: u64) -> u64 {
         assert_eq!(first.0 % GROUP, 0);
         (0..64)
             .filter(|bit| wanted >> bit & 1 == 1 && self.0.remove(&Gfn(first.0 + bit)))
@@ -215,7 +215,7 @@ fn histories_take_few_bytes_for_a_frame() {
 struct Table(u64);
 
 impl AccessSource for Table {
-    fn take_accessed(&mut self, first: Gfn, wanted: u64) -> u64 {
+    fn take_accessed(&mut self, first: Gfn, wanted: u64, _last: u64) -> u64 {
         self.0.rotate_left((first.0 / GROUP % 64) as u32) & wanted
     }
 }
@@ -240,4 +240,26 @@ fn a_scan_touches_single_frames_only_where_something_changes() {
     assert_eq!(run("all in each sample", &|_| u64::MAX, 32).changed, 0);
     let random = run("half of them at random", &|n| 0x9e37_79b9_7f4a_7c15u64.wrapping_mul(n * n + 1), 64);
     assert!((FRAMES / 4..FRAMES).contains(&random.changed));
+}
+
+#[test]
+fn the_pool_is_sampled_where_that_is_wanted() {
+    let mut partition = Partition::new([Gfn(0)..Gfn(6400)]).unwrap();
+    partition.start_histories_of_mapped().unwrap();
+    let space = partition.add_space().unwrap();
+    let scan = |partition: &mut Partition, now_ns| {
+        let all = |first: Gfn| (0..GROUP).map(move |n| Gfn(first.0 + n));
+        let mut source = Accessed((0..100).flat_map(|n| all(Gfn(n * GROUP))).collect());
+        partition.scan(Space::VM, now_ns, &mut source, u64::MAX).groups
+    };
+    assert_eq!(scan(&mut partition, SAMPLE_NS), 0, "all frames are in the pool");
+    // What two address spaces share, or what is global, has the VM's samples.
+    let _effects = partition.map(Gfn(70), space).unwrap();
+    let _effects = partition.exclude(Gfn(70)).unwrap();
+    partition.check().unwrap();
+    assert_eq!(scan(&mut partition, 2 * SAMPLE_NS), 1);
+    assert_eq!(partition.histories().unwrap().history(Gfn(70)).unwrap() >> 31, 1);
+    partition.start_histories().unwrap();
+    assert_eq!(scan(&mut partition, 3 * SAMPLE_NS), 100);
+    partition.check().unwrap();
 }

@@ -11,6 +11,17 @@ impl Partition {
     /// # Errors
     /// No memory.
     pub fn start_histories(&mut self) -> Result<(), OutOfMemory> {
+        self.start_histories_of_mapped()?;
+        self.histories.iter_mut().for_each(Histories::take_pool);
+        Ok(())
+    }
+
+    /// The same without groups of frames that no address space maps, unless there are histories of all: most of a VM's memory is the pool's,
+    /// and takes most of the time of a sample.
+    ///
+    /// # Errors
+    /// No memory.
+    pub fn start_histories_of_mapped(&mut self) -> Result<(), OutOfMemory> {
         if self.histories.is_some() {
             return Ok(());
         }

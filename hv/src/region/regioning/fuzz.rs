@@ -14,7 +14,7 @@ const STEP: usize = 4;
 struct Pattern(u64);
 
 impl AccessSource for Pattern {
-    fn take_accessed(&mut self, first: Gfn, _wanted: u64) -> u64 {
+    fn take_accessed(&mut self, first: Gfn, _wanted: u64, _last: u64) -> u64 {
         assert_eq!(first.0 % 64, 0);
         self.0
     }

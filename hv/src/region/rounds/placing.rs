@@ -31,6 +31,7 @@ impl Rounds {
         at: &At,
         mut follow: impl FnMut(Effects),
     ) -> Result<Vec<Move>, OutOfMemory> {
+        self.has_small = true;
         self.judge(partition, vm_ns, &mut follow);
         let placed = self.place(partition, at);
         let finished = core::mem::take(&mut self.finished);
@@ -92,6 +93,7 @@ impl Rounds {
         moves.try_reserve_exact(items.len()).map_err(|_| OutOfMemory)?;
         moves.extend(balance::moves(items));
         self.counts.placed += moves.len() as u64;
+        self.has_small |= !moves.is_empty();
         Ok(moves)
     }
 

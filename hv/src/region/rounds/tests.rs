@@ -1,5 +1,6 @@
 //! Address spaces that come, share memory, sleep and go, beside a model that keeps a list of mappers for each frame.
 
+mod small;
 mod turns;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -411,7 +412,7 @@ fn the_vm_is_the_address_space_if_that_is_wanted() {
     assert_eq!(rounds.space_counts(), spaces::Counts::default());
     assert_eq!(partition.info_of(Gfn(0x41)).unwrap().owner, Owner::Space(Space::VM));
     // From now on by CR3: what the VM has is taken from it.
-    rounds.change(settings("balance,spaces=cr3"), &partition).unwrap();
+    rounds.change(settings("balance,spaces=cr3"), &mut partition).unwrap();
     assert_eq!(rounds.in_phase(), None);
     let _begun = rounds.due(&mut partition, 0, None, 0);
     let _touched = program(&mut partition, &mut rounds, 0x7000, 0x41, 0);
@@ -423,7 +424,7 @@ fn the_vm_is_the_address_space_if_that_is_wanted() {
     }
     assert_eq!(partition.entries_in(Space::VM), Ok(0));
     // And back.
-    rounds.change(settings("balance,spaces=vm"), &partition).unwrap();
+    rounds.change(settings("balance,spaces=vm"), &mut partition).unwrap();
     let _begun = rounds.due(&mut partition, 0, None, 0);
     let _touched = program(&mut partition, &mut rounds, 0x7000, 0x41, 0);
     assert_eq!(partition.info_of(Gfn(0x41)).unwrap().owner, Owner::Space(Space::VM));
@@ -464,7 +465,9 @@ fn frames_age_however_often_rounds_are() {
         assert!(matches!(answer.change, Change::Finish(_)) && rounds.finished.contains(space));
         let _nothing_to_move = rounds.end(&mut partition, n, &at(), |_| {}).unwrap();
         // The program runs for half of the time from one round to the next, and uses the frame no more.
-        (0..4).for_each(|_| rounds.sampled(space, complete(0)));
+        for _ in 0..4 {
+            rounds.sampled(space, complete(0));
+        }
         // No turn is left out: other memory of its is used by turns.
         rounds.sampled(space, complete(n % 2 * 1000));
         samples += 5;

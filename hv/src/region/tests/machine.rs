@@ -51,7 +51,7 @@ pub enum Mapping {
 struct Accessed(Vec<u64>);
 
 impl AccessSource for Accessed {
-    fn take_accessed(&mut self, first: Gfn, wanted: u64) -> u64 {
+    fn take_accessed(&mut self, first: Gfn, wanted: u64, _last: u64) -> u64 {
         let word = &mut self.0[(first.0 / 64) as usize];
         let taken = *word & wanted;
         *word &= !wanted;

@@ -99,7 +99,7 @@ impl Records {
     pub fn rounds(&mut self, wanted: abi::regions::Regioning) -> Result<&mut Rounds, OutOfMemory> {
         match &mut self.rounds {
             Some(rounds) if *rounds.settings() == wanted => {}
-            Some(rounds) => rounds.change(wanted, self.guest.partition())?,
+            Some(rounds) => rounds.change(wanted, self.guest.partition_mut())?,
             None => self.rounds = Some(Box::new(Rounds::new(wanted, self.guest.partition_mut())?)),
         }
         self.rounds.as_deref_mut().ok_or(OutOfMemory)
@@ -167,6 +167,7 @@ impl<F: PteFormat<Attr = NestedAttr>, M: HostMemory> Vm<F, M> {
         let (Some(rounds), Some(at)) = (&mut records.rounds, self.regions.place()) else {
             return MapChanges::default();
         };
+        self.tell_of_pages(work);
         let mut effects = Vec::new();
         let moves = rounds.end(records.guest.partition_mut(), vm_ns, at, |effect| keep(&mut effects, effect));
         log::debug!("{}: {moves:x?}, {} regions given up", self.name, effects.len());

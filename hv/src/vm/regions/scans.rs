@@ -15,9 +15,8 @@ use crate::paging::engine::Engine;
 use crate::paging::format::{NestedAttr, PteFormat};
 use crate::paging::nested_trees::NestedTrees;
 use crate::paging::p2m::P2m;
-use crate::paging::range::GpaRange;
 use crate::paging::shadow::{Shadow, TlbFlush};
-use crate::paging::table::AccessedGroup;
+use crate::paging::table::{AccessedGroup, AccessedLarge};
 use crate::paging::tree_key::TreeKey;
 use crate::region::Space;
 use crate::region::history::{AccessSource, Scan};
@@ -41,9 +40,8 @@ pub struct Scans {
     pub ticks: u64,
     /// For the longest part.
     pub longest: u64,
-    /// The large leaf that was read last in each set of tables, and whether it was accessed: its bit is cleared at its first group,
-    /// and counts for the others, too.
-    large: ArrayVec<(TreeKey, GpaRange, bool), TREES>,
+    /// The large leaf that was read last in each set of tables: its bit is cleared at its first group, and counts for the others, too.
+    large: ArrayVec<(TreeKey, AccessedLarge), TREES>,
     /// The address space whose sample was taken last, or a part of it.
     last: Option<Space>,
 }
@@ -51,7 +49,7 @@ pub struct Scans {
 /// Accessed bits of all sets of nested tables of a VM.
 pub(super) struct NestedAccess<'a, F: PteFormat<Attr = NestedAttr>, M: TableMemory> {
     trees: &'a NestedTrees<F, M>,
-    large: &'a mut ArrayVec<(TreeKey, GpaRange, bool), TREES>,
+    large: &'a mut ArrayVec<(TreeKey, AccessedLarge), TREES>,
     /// Some bits were cleared.
     has_cleared: bool,
 }
@@ -69,16 +67,16 @@ impl<'a, F: PteFormat<Attr = NestedAttr>, M: TableMemory> NestedAccess<'a, F, M>
 }
 
 impl<F: PteFormat<Attr = NestedAttr>, M: TableMemory> AccessSource for NestedAccess<'_, F, M> {
-    fn take_accessed(&mut self, first: Gfn, wanted: u64) -> u64 {
+    fn take_accessed(&mut self, first: Gfn, wanted: u64, last: u64) -> u64 {
         let (mut accessed, at) = (0, first.base());
         for (key, tree) in self.trees.iter() {
-            let known = self.large.iter().position(|(own, ..)| *own == key);
+            let known = self.large.iter().position(|(own, _)| *own == key);
             if let Some(n) = known
-                && let (_, range, found) = self.large[n]
-                && at != range.start
-                && range.contains(at)
+                && let (_, leaf) = self.large[n]
+                && at != leaf.range.start
+                && leaf.range.contains(at)
             {
-                accessed |= if found { wanted } else { 0 };
+                accessed |= leaf.pages(wanted, last);
                 continue;
             }
             match tree.take_accessed_group(at, wanted) {
@@ -86,14 +84,14 @@ impl<F: PteFormat<Attr = NestedAttr>, M: TableMemory> AccessSource for NestedAcc
                     self.has_cleared |= found != 0;
                     accessed |= found;
                 }
-                AccessedGroup::Large(range, found) => {
-                    self.has_cleared |= found;
+                AccessedGroup::Large(leaf) => {
+                    self.has_cleared |= leaf.is_accessed;
                     if let Some(n) = known {
-                        self.large[n] = (key, range, found);
+                        self.large[n] = (key, leaf);
                     } else {
-                        let _there_are_no_more_sets = self.large.try_push((key, range, found));
+                        let _there_are_no_more_sets = self.large.try_push((key, leaf));
                     }
-                    accessed |= if found { wanted } else { 0 };
+                    accessed |= leaf.pages(wanted, last);
                 }
             }
         }
@@ -111,8 +109,8 @@ struct BothAccess<'a, F: PteFormat<Attr = NestedAttr>, M: HostMemory> {
 }
 
 impl<F: PteFormat<Attr = NestedAttr>, M: HostMemory> AccessSource for BothAccess<'_, F, M> {
-    fn take_accessed(&mut self, first: Gfn, wanted: u64) -> u64 {
-        let nested = self.nested.as_mut().map_or(0, |nested| nested.take_accessed(first, wanted));
+    fn take_accessed(&mut self, first: Gfn, wanted: u64, last: u64) -> u64 {
+        let nested = self.nested.as_mut().map_or(0, |nested| nested.take_accessed(first, wanted, last));
         let Some(shadow) = &mut self.shadow else { return nested };
         let mut taken = |n: u64| {
             let hpa = self.p2m.translate(Gfn(first.0 + n).base()).readable();
@@ -167,6 +165,31 @@ impl<F: PteFormat<Attr = NestedAttr>, M: HostMemory> Vm<F, M> {
             self.tell_others(work);
         }
         (scan, MapChanges { flush: nested_owes || shadow_owes, root: false })
+    }
+}
+
+impl<F: PteFormat<Attr = NestedAttr>, M: HostMemory> Vm<F, M> {
+    /// Samples have told enough of single pages: walks are to be short again, until [`Vm::tell_of_pages`]. The caller's processor must flush.
+    /// Not where memory tiers or the pager ask for single pages at any time.
+    pub fn join_leaves(&self, work: &mut u32) -> MapChanges {
+        if self.tiers.is_some() || self.pager.is_some() {
+            return MapChanges::default();
+        }
+        let (flush, retired, host) = {
+            let mut memory = self.lock_memory(work);
+            let flush = memory.nested.join_pieces();
+            (flush, memory.nested.take_retired(), memory.host.clone())
+        };
+        if !flush.is_none() {
+            self.tell_others(work);
+        }
+        retired.free(&host);
+        MapChanges { flush: !flush.is_none(), root: false }
+    }
+
+    /// Has samples tell of single pages again where small leaves were joined.
+    pub fn tell_of_pages(&self, work: &mut u32) {
+        self.lock_memory(work).nested.split_joined();
     }
 }
 

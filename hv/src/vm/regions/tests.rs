@@ -70,6 +70,8 @@ struct Machine<'a, F: Modelled> {
     lost: BTreeSet<u64>,
     /// The VCPU that is in a phase, and what is open there.
     phase: Option<(usize, BTreeSet<u64>)>,
+    /// Small leaves have been joined.
+    is_joined: bool,
     random: Random,
     omits: Omits,
     touches: u64,
@@ -94,6 +96,7 @@ impl<'a, F: Modelled> Machine<'a, F> {
             written: None,
             lost: BTreeSet::new(),
             phase: None,
+            is_joined: false,
             random: Random(seed),
             omits,
             touches: 0,
@@ -226,6 +229,9 @@ impl<'a, F: Modelled> Machine<'a, F> {
     fn sample(&mut self) -> Result<(), String> {
         let due = core::mem::take(&mut self.accessed);
         self.lost.clear();
+        // A joined leaf tells of those that were told of the time before.
+        let untold: Vec<u64> =
+            USED.into_iter().filter(|page| self.is_joined && !self.is_told(*page)).collect();
         loop {
             let mut source = NestedAccess::new(&self.trees, &mut self.scans);
             let part = 1 + self.random.draw() % 6;
@@ -251,11 +257,26 @@ impl<'a, F: Modelled> Machine<'a, F> {
         self.scans.end_sample();
         // What was accessed between the parts may be in this sample or in the next one: it is not asked for again.
         self.accessed.clear();
-        let histories = self.partition.histories().unwrap();
         let is_missed =
-            |page: &&u64| !self.lost.contains(*page) && histories.history(Gfn(**page)).unwrap() >> 31 == 0;
+            |page: &&u64| !self.lost.contains(*page) && !untold.contains(*page) && !self.is_told(**page);
         let missed = due.iter().find(is_missed);
         missed.map_or(Ok(()), |page| Err(format!("the sample has missed page {page}")))
+    }
+
+    /// Whether the latest sample has found a page accessed.
+    fn is_told(&self, page: u64) -> bool {
+        self.partition.histories().unwrap().history(Gfn(page)).unwrap() >> 31 == 1
+    }
+
+    fn join_or_split(&mut self) {
+        self.is_joined = !self.is_joined;
+        if self.is_joined {
+            let flush = self.trees.join_pieces();
+            self.vcpus.iter_mut().for_each(|vcpu| vcpu.processor.flush(flush));
+            self.trees.take_retired().free(&self.arena);
+        } else {
+            self.trees.split_joined();
+        }
     }
 
     fn step(&mut self) -> Result<(), String> {
@@ -276,6 +297,7 @@ impl<'a, F: Modelled> Machine<'a, F> {
             }
             4 => self.close(),
             5 => self.start_dirty_log(),
+            6 => self.join_or_split(),
             _ => {}
         }
         self.check_dirty_log()?;

@@ -1,0 +1,178 @@
+//! Small leaves that are joined for a time: walks are shorter, and accessed bits tell less. A bit that processors ignore marks the large leaf,
+//! so that it is known of which pages more had been told, and that they may become small leaves again.
+
+use super::{ENTRIES, ROOT_LEVEL, Table, TableMemory, parts};
+use crate::arch::addr::{Hfn, PageSize};
+use crate::paging::format::{Entry, LeafAttr, PteFormat};
+use crate::paging::range::{Flush, GpaRange};
+
+/// The level of leaves of 2 MiB.
+const LEVEL: u8 = 2;
+
+impl<F: PteFormat, M: TableMemory> Table<F, M> {
+    /// Joins the leaves of 4 KiB of each piece of 2 MiB for which one leaf could stand that is present, and marks that. Because processors
+    /// may still set bits in the old tables, it counts as accessed and dirty.
+    pub fn join_pieces(&mut self) -> Flush {
+        if self.largest < PageSize::Size2M {
+            return Flush::None;
+        }
+        self.join_below(self.root, ROOT_LEVEL, GpaRange::ALL)
+    }
+
+    fn join_below(&mut self, table: Hfn, level: u8, range: GpaRange) -> Flush {
+        let mut flush = Flush::None;
+        for (index, part) in parts(range, level) {
+            let Entry::Table(child) = F::decode(self.memory.load(table, index), level) else { continue };
+            if level > LEVEL {
+                flush = flush.and(self.join_below(child, level - 1, part));
+            } else if let Some(leaf) = self.uniform(child, LEVEL - 1).filter(|(_, attr)| attr.is_present()) {
+                flush = flush.and(self.set(table, index, LEVEL, part, Some(leaf)));
+                self.mark(table, index);
+            }
+        }
+        flush
+    }
+
+    /// Marks a leaf that has just been joined.
+    fn mark(&self, table: Hfn, index: usize) {
+        let mut raw = self.memory.load(table, index);
+        // Processors set accessed and dirty bits meanwhile.
+        while let Err(now) = self.memory.compare_exchange(table, index, raw, raw | F::JOINED) {
+            raw = now;
+        }
+    }
+
+    /// Takes the mark from a leaf that was not accessed: of what is accessed there later it is not known which pages that are.
+    pub(super) fn unmark_idle(&self, table: Hfn, index: usize) {
+        let mut raw = self.memory.load(table, index);
+        while raw & F::JOINED != 0
+            && raw & F::ACCESSED == 0
+            && let Err(now) = self.memory.compare_exchange(table, index, raw, raw & !F::JOINED)
+        {
+            raw = now;
+        }
+    }
+
+    /// Has small leaves stand again for those that are marked, where there is memory for that. Translations stay the same.
+    pub fn split_joined(&mut self) {
+        self.split_below(self.root, ROOT_LEVEL);
+    }
+
+    fn split_below(&mut self, table: Hfn, level: u8) {
+        for index in 0..ENTRIES {
+            let raw = self.memory.load(table, index);
+            match F::decode(raw, level) {
+                Entry::Table(child) if level > LEVEL => self.split_below(child, level - 1),
+                Entry::Leaf { .. } if level == LEVEL && raw & F::JOINED != 0 => {
+                    let _stays_large = self.split_leaf(table, index, level);
+                }
+                _ => {}
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::arch::addr::{Gpa, Hpa};
+    use crate::paging::arena::Arena;
+    use crate::paging::format::{NestedAttr, ept::Ept, npt::Npt};
+    use crate::paging::table::{AccessBits, AccessedGroup, AccessedLarge, Found};
+
+    const M2: u64 = 0x20_0000;
+    const HOST: Hpa = Hpa(1 << 30);
+
+    fn piece(n: u64) -> GpaRange {
+        GpaRange::new(Gpa(n * M2), M2).unwrap()
+    }
+
+    fn size<F: PteFormat>(table: &Table<F, &Arena>, gpa: u64) -> Option<PageSize> {
+        match table.walk(Gpa(gpa)) {
+            Found::Leaf(leaf) => Some(leaf.size),
+            Found::Hole(_) => None,
+        }
+    }
+
+    /// What a sample finds in the first piece.
+    fn sample<F: PteFormat>(table: &Table<F, &Arena>) -> AccessedLarge {
+        match table.take_accessed_group(Gpa(0), u64::MAX) {
+            AccessedGroup::Large(leaf) => leaf,
+            small => panic!("{small:?}"),
+        }
+    }
+
+    /// Another access, by which a processor sets the bit.
+    fn access<F: PteFormat<Attr = NestedAttr>>(table: &Table<F, &Arena>, arena: &Arena) {
+        let raw = arena.load(table.find_above(Gpa(0)), 0);
+        arena.store(table.find_above(Gpa(0)), 0, raw | F::ACCESSED);
+    }
+
+    impl<F: PteFormat> Table<F, &Arena> {
+        /// The table of level 2.
+        fn find_above(&self, gpa: Gpa) -> Hfn {
+            let mut table = self.root;
+            for level in (LEVEL + 1..=ROOT_LEVEL).rev() {
+                let Entry::Table(child) =
+                    F::decode(self.memory.load(table, super::super::index(gpa, level)), level)
+                else {
+                    panic!("no table of level {level}")
+                };
+                table = child;
+            }
+            table
+        }
+    }
+
+    fn pieces_are_joined_and_split<F: PteFormat<Attr = NestedAttr>>() {
+        let arena = Arena::new(20);
+        let mut table = Table::<F, _>::new(&arena, PageSize::Size2M).unwrap();
+        let all = GpaRange::new(Gpa(0), 4 * M2).unwrap();
+        let _nothing_was_there = table.map(all, HOST, NestedAttr::RAM).unwrap();
+        let _same = table.split(GpaRange::new(Gpa(0), 3 * M2).unwrap(), PageSize::Size4K).unwrap();
+        let _closed = table.protect(GpaRange::page(Gpa(M2 + 0x5000)), |_| NestedAttr::CLOSED).unwrap();
+        let _closed = table.protect(piece(2), |_| NestedAttr::CLOSED).unwrap();
+        assert_eq!(table.join_pieces(), Flush::Range(piece(0)));
+        table.reclaim();
+        let sizes = |table: &Table<F, _>| [0, 1, 2, 3].map(|n| size(table, n * M2));
+        let small = Some(PageSize::Size4K);
+        assert_eq!(sizes(&table), [Some(PageSize::Size2M), small, small, Some(PageSize::Size2M)]);
+        assert_eq!(table.join_pieces(), Flush::None);
+        // Whatever is accessed there: those that were found the time before.
+        let first = sample(&table);
+        assert_eq!((first.is_accessed, first.is_joined, first.pages(0xff, 0x13)), (true, true, 0x13));
+        access(&table, &arena);
+        assert_eq!(sample(&table).pages(0xf0, 0x13), 0x10);
+        // Then nothing, and from then on any page may be meant.
+        assert_eq!(sample(&table).pages(0xff, 0x13), 0);
+        access(&table, &arena);
+        assert_eq!(sample(&table).pages(0xff, 0x13), 0xff);
+        table.split_joined();
+        assert_eq!(size(&table, 0), Some(PageSize::Size2M), "it is as any other large leaf");
+        let _same = table.split(piece(0), PageSize::Size4K).unwrap();
+        let _all_bits_are_set = table.join_pieces();
+        table.split_joined();
+        table.reclaim();
+        assert_eq!(sizes(&table), [small, small, small, Some(PageSize::Size2M)]);
+        let mut told = 0;
+        let _flushed = table.harvest(piece(0), AccessBits::ACCESSED, |leaf| {
+            assert_eq!(leaf.to.0, HOST.0 + leaf.gpa.0);
+            told += 1;
+        });
+        assert_eq!(told, 512, "what was accessed before counts for each");
+    }
+
+    #[test]
+    fn pieces_are_joined_and_split_in_both_formats() {
+        pieces_are_joined_and_split::<Npt>();
+        pieces_are_joined_and_split::<Ept>();
+    }
+
+    #[test]
+    fn leaves_stay_small_where_all_are() {
+        let arena = Arena::new(10);
+        let mut table = Table::<Npt, _>::new(&arena, PageSize::Size4K).unwrap();
+        let _nothing_was_there = table.map(piece(0), HOST, NestedAttr::RAM).unwrap();
+        assert_eq!((table.join_pieces(), size(&table, 0)), (Flush::None, Some(PageSize::Size4K)));
+    }
+}
