@@ -5,7 +5,7 @@ use anyhow::{Result, ensure};
 
 use super::long_mode::{exits, write_back};
 use super::stress::{AMD64, stress};
-use super::{Case, boot::read_stats, only, virtio};
+use super::{Case, boot::read_stats, only, tiers::moves, virtio};
 use crate::context::{BOCHS_TIMEOUT, Context};
 use crate::pty::Person;
 
@@ -20,6 +20,8 @@ pub const CASES: &[Case] = &[
         stress(c, &AMD64, &["1", "1", "2"], &["--vcpus", "2", "--pcpus", "2"])
     })
     .at_length(),
+    only("bochs-vtx", "hot pages move to fast memory, nested", |c| moves(c, "nested")).at_length(),
+    only("bochs-vtx", "hot pages move to fast memory, shadow", |c| moves(c, "shadow")).at_length(),
     only("bochs-vtx", "a hostile guest", hostile).at_length(),
     only("bochs-vtx", "benchmark: CPUID", benchmark).at_length(),
     only("bochs-vtx", "a person sees that Bochs is at work", at_work).at_length(),

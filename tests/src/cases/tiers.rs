@@ -44,7 +44,7 @@ fn of_memlat(context: &Context, machine: &[&str]) -> Result<Value> {
 
 /// A program that writes all over its memory finds all of it as it left it, while half of that moves. Small leaves, because the pages of a
 /// large one are known apart only after two seconds more.
-fn moves(context: &Context, mode: &str) -> Result<()> {
+pub fn moves(context: &Context, mode: &str) -> Result<()> {
     let tiers = of_memlat(context, &["--mode", mode, "--nested-page", "4K", "--fast-mem", "4"])?;
     let count = |key: &str| tiers[key].as_u64().unwrap_or(0);
     ensure!(count("moved_in") >= 500 && count("fast_frames") >= 500, "{tiers}");
@@ -328,5 +328,7 @@ fn mistakes(context: &Context) -> Result<()> {
     };
     refused(&["--fast-mem", "64@100000"], "memory")?;
     refused(&["--fast-mem", "16", "--hv-arg", "fast-mem=8@40"], "overlap")?;
-    refused(&["--fast-mem", "16", "--overcommit"], "--overcommit")
+    refused(&["--fast-mem", "16", "--overcommit"], "--overcommit")?;
+    let native = ["run", "--machine", "native", "--fast-mem", "16", "--exec", "true"];
+    context.pal(native, None)?.status(2)?.says("bochs-vtx").map(drop)
 }

@@ -197,7 +197,7 @@ impl Hypervisor {
         let unpacked_mib = bundle_mib.max(written_mib(guests.iter().map(|guest| &guest.files)));
         // A machine that the person makes smaller is for overcommitted guests; the hypervisor says what does not fit.
         let memory_mib = args.host_mem.unwrap_or(guests_mib + HYPERVISOR_MIB + bundle_mib + unpacked_mib);
-        let fast = args.fast_mem.map(|wanted| fast::place(wanted, memory_mib)).transpose()?;
+        let fast = args.fast_mem.map(|wanted| fast::place(wanted, args.machine, memory_mib)).transpose()?;
         let memory_mib = fast.map_or(memory_mib, |fast| fast.memory_mib);
         Ok(Self { image, bundle, disks, memory_mib, fast })
     }

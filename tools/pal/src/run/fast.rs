@@ -39,10 +39,15 @@ impl fmt::Display for FastMem {
     }
 }
 
-/// QEMU's q35 has all memory below 4 GiB if it is less than this, and otherwise [`LOW`] there and the rest from 4 GiB on.
-const SPLIT: u64 = 2816;
-const LOW: u64 = 2048;
-/// The hypervisor's image is below; QEMU loads the guests' files, and SeaBIOS has its tables, at the end of low memory.
+/// What a machine has of its memory below 4 GiB in MiB: all if it is less than the first number, otherwise the second; the rest is from
+/// 4 GiB on.
+const fn split(machine: Machine) -> (u64, u64) {
+    // Bochs' chipset, and QEMU's q35.
+    if machine.is_bochs() { (3072, 3072) } else { (2816, 2048) }
+}
+
+/// The hypervisor's image is below; QEMU loads the guests' files, and SeaBIOS has its tables, at the end of low memory. Where other
+/// machines have the files, the hypervisor takes that part out.
 const FIRST: u64 = 32;
 
 /// The machine's memory in MiB with the fast memory, where that is, and where all memory ends.
@@ -53,17 +58,18 @@ pub struct Layout {
     pub end_mib: u64,
 }
 
-/// Finds a place for the fast memory of a machine with `memory_mib` MiB otherwise.
+/// Finds a place for the fast memory of such a machine with `memory_mib` MiB otherwise.
 ///
 /// # Errors
 /// There is none.
-pub fn place(wanted: FastMem, memory_mib: u64) -> Result<Layout> {
+pub fn place(wanted: FastMem, machine: Machine, memory_mib: u64) -> Result<Layout> {
     let (memory_mib, mib) = match wanted {
         FastMem::More(mib) => (memory_mib + mib, Some(mib)),
         FastMem::Part(_) => (memory_mib, None),
     };
+    let (split, low) = split(machine);
     let (start_mib, end_mib) =
-        if memory_mib < SPLIT { (FIRST, memory_mib) } else { (4096, 4096 + memory_mib - LOW) };
+        if memory_mib < split { (FIRST, memory_mib) } else { (4096, 4096 + memory_mib - low) };
     let range = match (wanted, mib) {
         (FastMem::Part(range), _) => range,
         (FastMem::More(mib), _) => FastRange { start_mib, mib },
@@ -117,8 +123,8 @@ pub fn describe(text: &str, Layout { range, end_mib, .. }: Layout) -> String {
 pub fn check(args: &RunArgs) -> Result<()> {
     let wrong = |text: &str| Err(Usage::new(text).into());
     match args.fast_mem {
-        Some(_) if args.machine != Machine::QemuSvm => {
-            wrong("--fast-mem: the hypervisor on QEMU's machine divides it; take --machine qemu-svm")
+        Some(_) if matches!(args.machine, Machine::Native | Machine::BochsNative) => {
+            wrong("--fast-mem: the hypervisor divides it; take --machine qemu-svm or bochs-vtx")
         }
         Some(_) if args.overcommit => {
             wrong("--fast-mem: pages of a guest with --overcommit get none; leave one of the two out")
@@ -134,27 +140,32 @@ mod tests {
     #[test]
     fn fast_memory_is_in_one_piece() {
         let range = |text: &str| text.parse::<FastRange>().unwrap();
-        let placed = |wanted: &str, mib| {
-            place(wanted.parse().unwrap(), mib).ok().map(|at| (at.memory_mib, at.range, at.end_mib))
+        let on = |machine, wanted: &str, mib| {
+            let placed = place(wanted.parse().unwrap(), machine, mib);
+            placed.ok().map(|at| (at.memory_mib, at.range, at.end_mib))
         };
+        let placed = |wanted, mib| on(Machine::QemuSvm, wanted, mib);
         assert_eq!(placed("64", 500), Some((564, range("64@32"), 564)));
         assert_eq!(placed("64", 3000), Some((3064, range("64@4096"), 5112)));
         assert_eq!(placed("2000", 1000), None, "it would lie on both sides of the hole");
         assert_eq!(placed("32@100", 500), Some((500, range("32@100"), 500)));
         assert_eq!(placed("32@480", 500), None);
+        assert_eq!(on(Machine::BochsVtx, "64", 3000), Some((3064, range("64@32"), 3064)));
+        assert_eq!(on(Machine::BochsVtx, "64", 3100), Some((3164, range("64@4096"), 4188)));
         assert!("0".parse::<FastMem>().is_err() && "x@1".parse::<FastMem>().is_err());
     }
 
     #[test]
     fn a_lab_machine_is_slow_elsewhere() {
         let (text, _) = crate::lab::find("westmere-x5660").unwrap();
-        let described = describe(&text, place("64".parse().unwrap(), 500).unwrap());
+        let placed = |wanted: &str, mib| place(wanted.parse().unwrap(), Machine::QemuSvm, mib).unwrap();
+        let described = describe(&text, placed("64", 500));
         let machine = labsim::machine::read(&described, "it").unwrap();
         let ranges: Vec<_> = machine.memory.get_ref().range.iter().map(|range| range.get_ref()).collect();
         assert_eq!(
             ranges.iter().map(|range| (range.from_mib, range.node)).collect::<Vec<_>>(),
             [(0, None), (32, Some(0)), (96, None)]
         );
-        assert_eq!(describe(&described, place("1@1".parse().unwrap(), 10).unwrap()), described);
+        assert_eq!(describe(&described, placed("1@1", 10)), described);
     }
 }
