@@ -81,7 +81,7 @@ pub fn count(
 ) -> Result<Vec<Exits>> {
     let run = |row: &Row, words: &str| {
         let path = scratch.join(format!("stats{}.json", words.trim()));
-        let run = setup.run_with(column, &[row], Some(&path), words)?;
+        let run = setup.run_alone(column, row, &path, words)?;
         if !run.trouble.is_empty() {
             bail!("counting exits: {}", run.trouble);
         }
