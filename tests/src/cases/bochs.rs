@@ -175,7 +175,7 @@ fn kit(context: &Context, words: &str, options: &[&str]) -> Result<()> {
 /// Pages of the kit move while it makes tables; Linux takes too long to boot on shadow tables here.
 fn torture_moves(context: &Context) -> Result<()> {
     let path = context.path("stats.json");
-    kit(context, "shadow torture thin=8", &["--mode", "shadow", "--fast-mem", "4", "--stats", &path])?;
+    kit(context, "shadow torture thin=32", &["--mode", "shadow", "--fast-mem", "4", "--stats", &path])?;
     let tiers = &read_stats(&path)?["guests"][0]["paging"]["tiers"];
     ensure!(tiers["moved_in"].as_u64() >= Some(20), "{tiers}");
     Ok(())
