@@ -39,9 +39,11 @@ pub trait PteFormat: Send + Sync + 'static {
     /// The bits that the processor sets in a leaf that it writes through (0: none).
     const DIRTY: u64;
 
-    /// A bit of large leaves that processors ignore: the leaf stands for small ones that were joined for a time
-    /// ([`Table::join_pieces`](super::table::Table::join_pieces); 0: not noted).
+    /// A bit that processors ignore: a large leaf stands for small ones that were joined for a time
+    /// ([`Table::join_pieces`](super::table::Table::join_pieces)), or a small one has the accessed bit of such a leaf. 0: not noted.
     const JOINED: u64 = 0;
+    /// A bit that processors ignore: a sample has found a leaf with [`JOINED`](Self::JOINED) idle. 0: not noted.
+    const JOINED_IDLE: u64 = 0;
     /// Whether the vendor's processors choose by the error code which page faults of a guest exit.
     const FILTERS_FAULTS: bool = false;
 

@@ -13,8 +13,9 @@ use crate::arch::addr::{Hfn, Hpa};
 /// A leaf without rights (software bit).
 const CLOSED: u64 = 1 << 9;
 
-/// A leaf that small ones were joined to (bits 58:52 are available to software).
+/// Of leaves that small ones were joined to (bits 58:52 are available to software).
 const JOINED: u64 = 1 << 52;
+const JOINED_IDLE: u64 = 1 << 53;
 
 /// AMD nested page tables.
 #[derive(Debug)]
@@ -26,6 +27,7 @@ impl PteFormat for Npt {
     const ACCESSED: u64 = ACCESSED;
     const DIRTY: u64 = DIRTY;
     const JOINED: u64 = JOINED;
+    const JOINED_IDLE: u64 = JOINED_IDLE;
 
     fn table(frame: Hfn) -> u64 {
         frame.base().0 | PRESENT | WRITE | USER

@@ -195,7 +195,7 @@ impl<F: PteFormat, M: TableMemory> Table<F, M> {
                 // The same memory with other attributes: what the processor noted about it still holds. Where only rights were
                 // added, a processor that remembers the old ones faults and looks again, so nothing is flushed.
                 (Entry::Leaf { to, attr }, Some((new_to, new_attr))) if to == new_to => {
-                    (raw & (F::ACCESSED | F::DIRTY | F::JOINED), attr.must_flush(new_attr))
+                    (raw & (F::ACCESSED | F::DIRTY | F::JOINED | F::JOINED_IDLE), attr.must_flush(new_attr))
                 }
                 // Processors do not remember what was not present.
                 (Entry::Leaf { attr, .. }, _) => (0, attr.is_present()),
@@ -233,7 +233,9 @@ impl<F: PteFormat, M: TableMemory> Table<F, M> {
             if let Entry::Leaf { to, attr } = F::decode(raw, level) {
                 for n in 0..ENTRIES {
                     let to = Hpa(to.0 + n as u64 * span(level - 1));
-                    let bits = raw & (F::ACCESSED | F::DIRTY);
+                    // Which pages of a joined leaf were accessed is not known.
+                    let mark = if raw & F::ACCESSED == 0 { 0 } else { raw & F::JOINED };
+                    let bits = raw & (F::ACCESSED | F::DIRTY) | mark;
                     self.memory.store(child, n, F::leaf(to, level - 1, attr) | bits);
                 }
             }

@@ -1,5 +1,6 @@
-//! Small leaves that are joined for a time: walks are shorter, and accessed bits tell less. A bit that processors ignore marks the large leaf,
-//! so that it is known of which pages more had been told, and that they may become small leaves again.
+//! Small leaves that are joined for a time: walks are shorter, and accessed bits tell less. Bits that processors ignore mark the large leaf,
+//! so that it is known of which pages more had been told, and that they become small leaves again, and then these until a sample has
+//! taken what they have inherited.
 
 use super::{ENTRIES, ROOT_LEVEL, Table, TableMemory, parts};
 use crate::arch::addr::{Hfn, PageSize};
@@ -42,12 +43,12 @@ impl<F: PteFormat, M: TableMemory> Table<F, M> {
         }
     }
 
-    /// Takes the mark from a leaf that was not accessed: of what is accessed there later it is not known which pages that are.
-    pub(super) fn unmark_idle(&self, table: Hfn, index: usize) {
+    /// Notes that a joined leaf was not accessed: of what is accessed there later it is not known which pages that are.
+    pub(super) fn mark_idle(&self, table: Hfn, index: usize) {
         let mut raw = self.memory.load(table, index);
-        while raw & F::JOINED != 0
+        while raw & F::JOINED_IDLE == 0
             && raw & F::ACCESSED == 0
-            && let Err(now) = self.memory.compare_exchange(table, index, raw, raw & !F::JOINED)
+            && let Err(now) = self.memory.compare_exchange(table, index, raw, raw | F::JOINED_IDLE)
         {
             raw = now;
         }
@@ -78,6 +79,7 @@ mod tests {
     use crate::arch::addr::{Gpa, Hpa};
     use crate::paging::arena::Arena;
     use crate::paging::format::{NestedAttr, ept::Ept, npt::Npt};
+    use crate::paging::table::scan::AccessedSmall;
     use crate::paging::table::{AccessBits, AccessedGroup, AccessedLarge, Found};
 
     const M2: u64 = 0x20_0000;
@@ -102,17 +104,24 @@ mod tests {
         }
     }
 
+    fn small_sample<F: PteFormat>(table: &Table<F, &Arena>) -> AccessedSmall {
+        match table.take_accessed_group(Gpa(0), u64::MAX) {
+            AccessedGroup::Small(found) => found,
+            large => panic!("{large:?}"),
+        }
+    }
+
     /// Another access, by which a processor sets the bit.
     fn access<F: PteFormat<Attr = NestedAttr>>(table: &Table<F, &Arena>, arena: &Arena) {
-        let raw = arena.load(table.find_above(Gpa(0)), 0);
-        arena.store(table.find_above(Gpa(0)), 0, raw | F::ACCESSED);
+        let leaves = table.find_above(Gpa(0), LEVEL);
+        arena.store(leaves, 0, arena.load(leaves, 0) | F::ACCESSED);
     }
 
     impl<F: PteFormat> Table<F, &Arena> {
-        /// The table of level 2.
-        fn find_above(&self, gpa: Gpa) -> Hfn {
+        /// The table of this level.
+        fn find_above(&self, gpa: Gpa, level: u8) -> Hfn {
             let mut table = self.root;
-            for level in (LEVEL + 1..=ROOT_LEVEL).rev() {
+            for level in (level + 1..=ROOT_LEVEL).rev() {
                 let Entry::Table(child) =
                     F::decode(self.memory.load(table, super::super::index(gpa, level)), level)
                 else {
@@ -148,18 +157,28 @@ mod tests {
         access(&table, &arena);
         assert_eq!(sample(&table).pages(0xff, 0x13), 0xff);
         table.split_joined();
-        assert_eq!(size(&table, 0), Some(PageSize::Size2M), "it is as any other large leaf");
-        let _same = table.split(piece(0), PageSize::Size4K).unwrap();
+        table.reclaim();
+        assert_eq!(sizes(&table), [small, small, small, Some(PageSize::Size2M)], "idle or not");
+        let none = small_sample(&table);
+        assert_eq!((none.any(), none.pages(0xff)), (false, 0));
         let _all_bits_are_set = table.join_pieces();
         table.split_joined();
         table.reclaim();
-        assert_eq!(sizes(&table), [small, small, small, Some(PageSize::Size2M)]);
         let mut told = 0;
         let _flushed = table.harvest(piece(0), AccessBits::ACCESSED, |leaf| {
             assert_eq!(leaf.to.0, HOST.0 + leaf.gpa.0);
             told += 1;
         });
         assert_eq!(told, 512, "what was accessed before counts for each");
+        // Where samples tell of it, for those that were found the time before.
+        let _all_bits_are_set = table.join_pieces();
+        table.split_joined();
+        table.reclaim();
+        let first = small_sample(&table);
+        assert_eq!((first.any(), first.pages(0x13), first.pages(0)), (true, 0x13, 0));
+        let leaves = table.find_above(Gpa(0), 1);
+        arena.store(leaves, 2, arena.load(leaves, 2) | F::ACCESSED);
+        assert_eq!(small_sample(&table).pages(0), 4, "it tells of itself again");
     }
 
     #[test]

@@ -22,10 +22,31 @@ pub const GROUP: usize = 64;
 /// What [`Table::take_accessed_group`] has found of a group of pages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AccessedGroup {
-    /// Bit n: page n was accessed.
-    Small(u64),
+    /// A bit for each page.
+    Small(AccessedSmall),
     /// All are in a large leaf.
     Large(AccessedLarge),
+}
+
+/// Small leaves whose accessed bits were read and cleared. Bit n: page n.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct AccessedSmall {
+    /// These were accessed.
+    pub accessed: u64,
+    /// These, or others that had one leaf with them until it was split ([`Table::split_joined`]).
+    pub inherited: u64,
+}
+
+impl AccessedSmall {
+    /// Whether any bit was cleared.
+    pub fn any(&self) -> bool {
+        self.accessed | self.inherited != 0
+    }
+
+    /// Which pages count as accessed, if those of `last` were the time before.
+    pub fn pages(&self, last: u64) -> u64 {
+        self.accessed | self.inherited & last
+    }
 }
 
 /// A large leaf whose accessed bit was read and cleared.
@@ -60,31 +81,35 @@ impl<F: PteFormat, M: TableMemory> Table<F, M> {
     /// the caller owes if anything was found, processors may go on without setting the bits again.
     pub fn take_accessed_group(&self, first: Gpa, wanted: u64) -> AccessedGroup {
         if !GpaRange::ALL.contains(first) {
-            return AccessedGroup::Small(0);
+            return AccessedGroup::Small(AccessedSmall::default());
         }
         let (mut table, mut level) = (self.root, ROOT_LEVEL);
         loop {
             let at = index(first, level);
             if level == 1 {
-                let mut accessed = 0;
+                let mut found = AccessedSmall::default();
                 let mut left = wanted;
                 while left != 0 {
                     let n = left.trailing_zeros() as usize;
                     left &= left - 1;
                     // A group is an eighth of a table.
-                    accessed |= u64::from(self.take_accessed_of(table, (at & !(GROUP - 1)) + n)) << n;
+                    let was = self.take_accessed_of(table, (at & !(GROUP - 1)) + n, F::JOINED);
+                    let is_inherited = was & F::JOINED != 0;
+                    found.accessed |= u64::from(was != 0 && !is_inherited) << n;
+                    found.inherited |= u64::from(is_inherited) << n;
                 }
-                return AccessedGroup::Small(accessed);
+                return AccessedGroup::Small(found);
             }
             match F::decode(self.memory.load(table, at), level) {
                 Entry::Table(child) => (table, level) = (child, level - 1),
-                Entry::Empty => return AccessedGroup::Small(0),
+                Entry::Empty => return AccessedGroup::Small(AccessedSmall::default()),
                 Entry::Leaf { .. } => {
                     let range = super::entry_range(first, level);
-                    let is_joined = self.memory.load(table, at) & F::JOINED != 0;
-                    let is_accessed = self.take_accessed_of(table, at);
+                    let marks = self.memory.load(table, at) & (F::JOINED | F::JOINED_IDLE);
+                    let is_joined = marks != 0 && marks == F::JOINED;
+                    let is_accessed = self.take_accessed_of(table, at, 0) != 0;
                     if is_joined && !is_accessed {
-                        self.unmark_idle(table, at);
+                        self.mark_idle(table, at);
                     }
                     return AccessedGroup::Large(AccessedLarge { range, is_accessed, is_joined });
                 }
@@ -92,16 +117,17 @@ impl<F: PteFormat, M: TableMemory> Table<F, M> {
         }
     }
 
-    /// Clears the accessed bit of an entry; whether it was set.
-    fn take_accessed_of(&self, table: Hfn, index: usize) -> bool {
+    /// Clears the accessed bit of an entry, and `mark` with it; those of them that were set. 0: it was not accessed.
+    fn take_accessed_of(&self, table: Hfn, index: usize, mark: u64) -> u64 {
+        let taken = F::ACCESSED | mark;
         let mut raw = self.memory.load(table, index);
         while raw & F::ACCESSED != 0 {
-            match self.memory.compare_exchange(table, index, raw, raw & !F::ACCESSED) {
-                Ok(()) => return true,
+            match self.memory.compare_exchange(table, index, raw, raw & !taken) {
+                Ok(()) => return raw & taken,
                 Err(now) => raw = now,
             }
         }
-        false
+        0
     }
 
     /// Calls `f` for every leaf that touches `range` and in which a bit of `which` is set, after clearing
@@ -188,7 +214,7 @@ impl<F: PteFormat, M: TableMemory> Table<F, M> {
     /// Without a flush, a processor that remembers the translation may go on without setting it again: enough for a guess at
     /// which pages are in use.
     pub fn take_accessed(&self, gpa: Gpa) -> bool {
-        self.leaf_entry(gpa).is_some_and(|(table, index, ..)| self.take_accessed_of(table, index))
+        self.leaf_entry(gpa).is_some_and(|(table, index, ..)| self.take_accessed_of(table, index, 0) != 0)
     }
 
     /// Makes the 4 KiB leaf for `gpa` lead to `to`, with the attributes that `change` makes of its own; `None` keeps it. Without

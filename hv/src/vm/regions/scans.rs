@@ -81,8 +81,8 @@ impl<F: PteFormat<Attr = NestedAttr>, M: TableMemory> AccessSource for NestedAcc
             }
             match tree.take_accessed_group(at, wanted) {
                 AccessedGroup::Small(found) => {
-                    self.has_cleared |= found != 0;
-                    accessed |= found;
+                    self.has_cleared |= found.any();
+                    accessed |= found.pages(last);
                 }
                 AccessedGroup::Large(leaf) => {
                     self.has_cleared |= leaf.is_accessed;

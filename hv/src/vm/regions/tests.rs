@@ -70,8 +70,9 @@ struct Machine<'a, F: Modelled> {
     lost: BTreeSet<u64>,
     /// The VCPU that is in a phase, and what is open there.
     phase: Option<(usize, BTreeSet<u64>)>,
-    /// Small leaves have been joined.
+    /// Small leaves have been joined, or were until after the latest sample.
     is_joined: bool,
+    was_joined: bool,
     random: Random,
     omits: Omits,
     touches: u64,
@@ -97,6 +98,7 @@ impl<'a, F: Modelled> Machine<'a, F> {
             lost: BTreeSet::new(),
             phase: None,
             is_joined: false,
+            was_joined: false,
             random: Random(seed),
             omits,
             touches: 0,
@@ -229,9 +231,9 @@ impl<'a, F: Modelled> Machine<'a, F> {
     fn sample(&mut self) -> Result<(), String> {
         let due = core::mem::take(&mut self.accessed);
         self.lost.clear();
-        // A joined leaf tells of those that were told of the time before.
-        let untold: Vec<u64> =
-            USED.into_iter().filter(|page| self.is_joined && !self.is_told(*page)).collect();
+        // A joined leaf tells of those that were told of the time before, and so do those that it becomes.
+        let is_vague = core::mem::replace(&mut self.was_joined, self.is_joined);
+        let untold: Vec<u64> = USED.into_iter().filter(|page| is_vague && !self.is_told(*page)).collect();
         loop {
             let mut source = NestedAccess::new(&self.trees, &mut self.scans);
             let part = 1 + self.random.draw() % 6;
@@ -270,6 +272,7 @@ impl<'a, F: Modelled> Machine<'a, F> {
 
     fn join_or_split(&mut self) {
         self.is_joined = !self.is_joined;
+        self.was_joined = true;
         if self.is_joined {
             let flush = self.trees.join_pieces();
             self.vcpus.iter_mut().for_each(|vcpu| vcpu.processor.flush(flush));
