@@ -172,13 +172,13 @@ impl<F: PteFormat<Attr = NestedAttr>, M: TableMemory> Nested<F, M> {
     }
 
     /// Joins small leaves for a time: see [`Table::join_pieces`].
-    pub fn join_pieces(&mut self) -> Flush {
-        self.table.join_pieces()
+    pub fn join_pieces(&mut self, range: GpaRange, may: impl Fn(GpaRange) -> bool) -> Flush {
+        self.table.join_pieces(range, may)
     }
 
     /// Ends that: see [`Table::split_joined`].
-    pub fn split_joined(&mut self) {
-        self.table.split_joined();
+    pub fn split_joined(&mut self, range: GpaRange) {
+        self.table.split_joined(range);
     }
 
     /// Takes over what is no longer open or there. Where there is no memory for tables more goes than must, and faults bring it back.

@@ -69,14 +69,14 @@ impl<F: PteFormat<Attr = NestedAttr>, M: TableMemory> NestedTrees<F, M> {
     }
 
     /// Joins small leaves in all sets, but for those of a phase, until [`split_joined`](Self::split_joined): see [`Nested::join_pieces`].
-    pub fn join_pieces(&mut self) -> Flush {
+    pub fn join_pieces(&mut self, range: GpaRange, may: impl Fn(GpaRange) -> bool) -> Flush {
         let trees = self.iter_mut().filter(|tree| !tree.is_for_phase());
-        trees.map(Nested::join_pieces).fold(Flush::None, Flush::and)
+        trees.map(|tree| tree.join_pieces(range, &may)).fold(Flush::None, Flush::and)
     }
 
     /// Has leaves that were joined tell of single pages again. Translations stay the same.
-    pub fn split_joined(&mut self) {
-        self.iter_mut().for_each(Nested::split_joined);
+    pub fn split_joined(&mut self, range: GpaRange) {
+        self.iter_mut().for_each(|tree| tree.split_joined(range));
     }
 
     /// Frees the set of this key, which no VCPU uses and of which no processor remembers anything. Not the first. Its dirty bits go with

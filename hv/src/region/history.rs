@@ -150,6 +150,11 @@ impl Histories {
         Some(Gfn((run.first + (place - run.place) as u64) * GROUP))
     }
 
+    /// Whether an address space's samples visit the group in this place.
+    fn is_present(&self, space: Space, place: usize) -> bool {
+        self.present[usize::from(space.0) * self.stride + place / 64] & 1 << (place % 64) != 0
+    }
+
     fn set_present(&mut self, space: Space, place: usize, is_present: bool) {
         let word = &mut self.present[usize::from(space.0) * self.stride + place / 64];
         let bit = 1 << (place % 64);
@@ -257,8 +262,7 @@ impl Histories {
             let (place, bit) = self.place(gfn).ok_or_else(|| alloc::format!("{gfn:?} has no place"))?;
             let bits: u64 = self.planes[place].iter().map(|plane| plane >> bit & 1).sum();
             let own = Space(self.spaces[place][bit as usize].into());
-            let is_present =
-                self.present[usize::from(space.0) * self.stride + place / 64] & 1 << (place % 64) != 0;
+            let is_present = self.is_present(space, place);
             let is_left_out = rid == Rid::POOL && !self.has_pool;
             if own != space
                 || !(is_present || is_left_out)

@@ -186,7 +186,7 @@ fn sample<V: Virt, M: HostMemory, H: Host>(
     let (scan, changes) = vm.sample(vcpu.id, &mut vcpu.work, records, space, now_ns);
     follow_changes(vcpu, changes);
     if records.rounds.as_mut().is_some_and(|rounds| rounds.sampled(space, scan)) {
-        let changes = vm.join_leaves(&mut vcpu.work);
+        let changes = vm.join_leaves(&mut vcpu.work, records.guest.partition());
         follow_changes(vcpu, changes);
     }
     if scan.is_complete && space == Space::VM {

@@ -2,7 +2,7 @@
 //! so that it is known of which pages more had been told, and that they become small leaves again, and then these until a sample has
 //! taken what they have inherited.
 
-use super::{ENTRIES, ROOT_LEVEL, Table, TableMemory, parts};
+use super::{ROOT_LEVEL, Table, TableMemory, parts, span};
 use crate::arch::addr::{Hfn, PageSize};
 use crate::paging::format::{Entry, LeafAttr, PteFormat};
 use crate::paging::range::{Flush, GpaRange};
@@ -11,22 +11,31 @@ use crate::paging::range::{Flush, GpaRange};
 const LEVEL: u8 = 2;
 
 impl<F: PteFormat, M: TableMemory> Table<F, M> {
-    /// Joins the leaves of 4 KiB of each piece of 2 MiB for which one leaf could stand that is present, and marks that. Because processors
-    /// may still set bits in the old tables, it counts as accessed and dirty.
-    pub fn join_pieces(&mut self) -> Flush {
+    /// Joins the leaves of 4 KiB of each piece of 2 MiB in `range` that `may` accepts and for which one leaf could stand that is present,
+    /// and marks that. Because processors may still set bits in the old tables, it counts as accessed and dirty.
+    pub fn join_pieces(&mut self, range: GpaRange, may: impl Fn(GpaRange) -> bool) -> Flush {
         if self.largest < PageSize::Size2M {
             return Flush::None;
         }
-        self.join_below(self.root, ROOT_LEVEL, GpaRange::ALL)
+        self.join_below(self.root, ROOT_LEVEL, range.intersect(GpaRange::ALL), &may)
     }
 
-    fn join_below(&mut self, table: Hfn, level: u8, range: GpaRange) -> Flush {
+    fn join_below(
+        &mut self,
+        table: Hfn,
+        level: u8,
+        range: GpaRange,
+        may: &impl Fn(GpaRange) -> bool,
+    ) -> Flush {
         let mut flush = Flush::None;
         for (index, part) in parts(range, level) {
             let Entry::Table(child) = F::decode(self.memory.load(table, index), level) else { continue };
             if level > LEVEL {
-                flush = flush.and(self.join_below(child, level - 1, part));
-            } else if let Some(leaf) = self.uniform(child, LEVEL - 1).filter(|(_, attr)| attr.is_present()) {
+                flush = flush.and(self.join_below(child, level - 1, part, may));
+            } else if part.len() == span(LEVEL)
+                && let Some(leaf) = self.uniform(child, LEVEL - 1).filter(|(_, attr)| attr.is_present())
+                && may(part)
+            {
                 flush = flush.and(self.set(table, index, LEVEL, part, Some(leaf)));
                 self.mark(table, index);
             }
@@ -54,16 +63,16 @@ impl<F: PteFormat, M: TableMemory> Table<F, M> {
         }
     }
 
-    /// Has small leaves stand again for those that are marked, where there is memory for that. Translations stay the same.
-    pub fn split_joined(&mut self) {
-        self.split_below(self.root, ROOT_LEVEL);
+    /// Has small leaves stand again for those in `range` that are marked, where there is memory for that. Translations stay the same.
+    pub fn split_joined(&mut self, range: GpaRange) {
+        self.split_below(self.root, ROOT_LEVEL, range.intersect(GpaRange::ALL));
     }
 
-    fn split_below(&mut self, table: Hfn, level: u8) {
-        for index in 0..ENTRIES {
+    fn split_below(&mut self, table: Hfn, level: u8, range: GpaRange) {
+        for (index, part) in parts(range, level) {
             let raw = self.memory.load(table, index);
             match F::decode(raw, level) {
-                Entry::Table(child) if level > LEVEL => self.split_below(child, level - 1),
+                Entry::Table(child) if level > LEVEL => self.split_below(child, level - 1, part),
                 Entry::Leaf { .. } if level == LEVEL && raw & F::JOINED != 0 => {
                     let _stays_large = self.split_leaf(table, index, level);
                 }
@@ -141,12 +150,14 @@ mod tests {
         let _same = table.split(GpaRange::new(Gpa(0), 3 * M2).unwrap(), PageSize::Size4K).unwrap();
         let _closed = table.protect(GpaRange::page(Gpa(M2 + 0x5000)), |_| NestedAttr::CLOSED).unwrap();
         let _closed = table.protect(piece(2), |_| NestedAttr::CLOSED).unwrap();
-        assert_eq!(table.join_pieces(), Flush::Range(piece(0)));
+        assert_eq!(table.join_pieces(GpaRange::ALL, |own| own != piece(0)), Flush::None);
+        assert_eq!(table.join_pieces(GpaRange::new(Gpa(0), M2 / 2).unwrap(), |_| true), Flush::None);
+        assert_eq!(table.join_pieces(GpaRange::ALL, |_| true), Flush::Range(piece(0)));
         table.reclaim();
         let sizes = |table: &Table<F, _>| [0, 1, 2, 3].map(|n| size(table, n * M2));
         let small = Some(PageSize::Size4K);
         assert_eq!(sizes(&table), [Some(PageSize::Size2M), small, small, Some(PageSize::Size2M)]);
-        assert_eq!(table.join_pieces(), Flush::None);
+        assert_eq!(table.join_pieces(GpaRange::ALL, |_| true), Flush::None);
         // Whatever is accessed there: those that were found the time before.
         let first = sample(&table);
         assert_eq!((first.is_accessed, first.is_joined, first.pages(0xff, 0x13)), (true, true, 0x13));
@@ -156,13 +167,13 @@ mod tests {
         assert_eq!(sample(&table).pages(0xff, 0x13), 0);
         access(&table, &arena);
         assert_eq!(sample(&table).pages(0xff, 0x13), 0xff);
-        table.split_joined();
+        table.split_joined(GpaRange::ALL);
         table.reclaim();
         assert_eq!(sizes(&table), [small, small, small, Some(PageSize::Size2M)], "idle or not");
         let none = small_sample(&table);
         assert_eq!((none.any(), none.pages(0xff)), (false, 0));
-        let _all_bits_are_set = table.join_pieces();
-        table.split_joined();
+        let _all_bits_are_set = table.join_pieces(GpaRange::ALL, |_| true);
+        table.split_joined(GpaRange::ALL);
         table.reclaim();
         let mut told = 0;
         let _flushed = table.harvest(piece(0), AccessBits::ACCESSED, |leaf| {
@@ -171,8 +182,8 @@ mod tests {
         });
         assert_eq!(told, 512, "what was accessed before counts for each");
         // Where samples tell of it, for those that were found the time before.
-        let _all_bits_are_set = table.join_pieces();
-        table.split_joined();
+        let _all_bits_are_set = table.join_pieces(GpaRange::ALL, |_| true);
+        table.split_joined(GpaRange::ALL);
         table.reclaim();
         let first = small_sample(&table);
         assert_eq!((first.any(), first.pages(0x13), first.pages(0)), (true, 0x13, 0));
@@ -192,6 +203,9 @@ mod tests {
         let arena = Arena::new(10);
         let mut table = Table::<Npt, _>::new(&arena, PageSize::Size4K).unwrap();
         let _nothing_was_there = table.map(piece(0), HOST, NestedAttr::RAM).unwrap();
-        assert_eq!((table.join_pieces(), size(&table, 0)), (Flush::None, Some(PageSize::Size4K)));
+        assert_eq!(
+            (table.join_pieces(GpaRange::ALL, |_| true), size(&table, 0)),
+            (Flush::None, Some(PageSize::Size4K))
+        );
     }
 }

@@ -1,7 +1,9 @@
 //! Taking a sample: a pass over the groups of an address space, in parts of a bounded size.
 
 use super::planes::{bits, equal_bytes};
-use super::{Histories, SAMPLE_NS, SAMPLES, class};
+use core::ops::Range;
+
+use super::{GROUP, Histories, SAMPLE_NS, SAMPLES, class};
 use crate::arch::addr::Gfn;
 use crate::region::{Rid, Space};
 
@@ -74,6 +76,18 @@ impl Histories {
         done.is_complete = self.next_present(space, from).is_none();
         self.ticks[usize::from(space.0)].next = (!done.is_complete).then_some(from);
         done
+    }
+
+    /// Whether no two of these frames, whole groups, are asked for by samples of different address spaces.
+    pub(in crate::region) fn has_one_clock(&self, frames: Range<Gfn>) -> bool {
+        let mut one = None;
+        (frames.start.0..frames.end.0).step_by(GROUP as usize).all(|first| {
+            let Some((place, _)) = self.place(Gfn(first)) else { return true };
+            // Where all of the VM's are in the pool, its samples may leave them out.
+            let is_asked = |space: u8| space != Space::VM.0 as u8 || self.is_present(Space::VM, place);
+            let mut asked = self.spaces[place].iter().filter(|space| is_asked(**space));
+            asked.all(|space| one.get_or_insert(*space) == space)
+        })
     }
 
     /// The first group from `from` on in which the address space may have frames.

@@ -243,6 +243,27 @@ fn a_scan_touches_single_frames_only_where_something_changes() {
 }
 
 #[test]
+fn frames_have_one_clock_where_samples_of_one_address_space_ask_for_them() {
+    let mut partition = Partition::new([Gfn(0)..Gfn(640)]).unwrap();
+    partition.start_histories_of_mapped().unwrap();
+    let spaces = [(); 2].map(|()| partition.add_space().unwrap());
+    let is_one = |partition: &Partition| {
+        [0..128, 128..640].map(|all| partition.has_one_clock(Gfn(all.start)..Gfn(all.end)))
+    };
+    assert_eq!(is_one(&partition), [true; 2]);
+    for frame in [70, 127, 600] {
+        let _effects = partition.map(Gfn(frame), spaces[0]).unwrap();
+    }
+    assert_eq!(is_one(&partition), [true; 2], "the pool is not asked for");
+    let _effects = partition.map(Gfn(130), spaces[1]).unwrap();
+    assert_eq!(is_one(&partition), [true, false], "two programs");
+    // The VM's samples ask for what is global.
+    let _effects = partition.map(Gfn(3), spaces[0]).unwrap();
+    let _effects = partition.exclude(Gfn(3)).unwrap();
+    assert_eq!(is_one(&partition), [false; 2]);
+}
+
+#[test]
 fn the_pool_is_sampled_where_that_is_wanted() {
     let mut partition = Partition::new([Gfn(0)..Gfn(6400)]).unwrap();
     partition.start_histories_of_mapped().unwrap();

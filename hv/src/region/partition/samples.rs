@@ -1,6 +1,8 @@
 //! The access histories of a partition's frames: they follow each move, and samples reach them here.
 
 use super::{Owner, Partition, Rid, Space};
+use core::ops::Range;
+
 use crate::arch::addr::Gfn;
 use crate::mem::pieces::OutOfMemory;
 use crate::region::history::{AccessSource, Histories, Scan};
@@ -36,6 +38,11 @@ impl Partition {
     /// The histories, if there are any.
     pub fn histories(&self) -> Option<&Histories> {
         self.histories.as_ref()
+    }
+
+    /// Whether no two of these frames are asked for by samples of different address spaces.
+    pub fn has_one_clock(&self, frames: Range<Gfn>) -> bool {
+        self.histories.as_ref().is_none_or(|histories| histories.has_one_clock(frames))
     }
 
     /// Forgets the histories of these frames: a large leaf has told of them all together until now.

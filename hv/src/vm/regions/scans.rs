@@ -6,20 +6,24 @@
 //! What must hold: bits that were cleared are set again by the next access. Processors that remember a translation do not set
 //! them, so all that may must flush; the caller is told to, the others have by the time the call returns.
 
+use core::ops::Range;
+
 use arrayvec::ArrayVec;
 
 use super::Records;
-use crate::arch::addr::Gfn;
+use crate::arch::addr::{Gfn, Gpa, PAGE_SHIFT};
 use crate::mem::table_memory::TableMemory;
 use crate::paging::engine::Engine;
 use crate::paging::format::{NestedAttr, PteFormat};
 use crate::paging::nested_trees::NestedTrees;
 use crate::paging::p2m::P2m;
+use crate::paging::range::GpaRange;
 use crate::paging::shadow::{Shadow, TlbFlush};
 use crate::paging::table::{AccessedGroup, AccessedLarge};
 use crate::paging::tree_key::TreeKey;
 use crate::region::Space;
-use crate::region::history::{AccessSource, Scan};
+use crate::region::history::{AccessSource, GROUP, Scan};
+use crate::region::partition::Partition;
 use crate::vm::{HostMemory, MapChanges, Vm};
 
 /// Groups of 64 frames that one part of a sample visits: 512 MiB.
@@ -170,27 +174,47 @@ impl<F: PteFormat<Attr = NestedAttr>, M: HostMemory> Vm<F, M> {
 
 impl<F: PteFormat<Attr = NestedAttr>, M: HostMemory> Vm<F, M> {
     /// Samples have told enough of single pages: walks are to be short again, until [`Vm::tell_of_pages`]. The caller's processor must flush.
-    /// Not where memory tiers or the pager ask for single pages at any time.
-    pub fn join_leaves(&self, work: &mut u32) -> MapChanges {
+    /// Not where memory tiers or the pager ask for single pages at any time, nor where a piece has frames of several address spaces: the
+    /// samples of each would clear the one bit, and those of the others find it idle.
+    pub fn join_leaves(&self, work: &mut u32, partition: &Partition) -> MapChanges {
+        let mut changes = MapChanges::default();
         if self.tiers.is_some() || self.pager.is_some() {
-            return MapChanges::default();
+            return changes;
         }
-        let (flush, retired, host) = {
-            let mut memory = self.lock_memory(work);
-            let flush = memory.nested.join_pieces();
-            (flush, memory.nested.take_retired(), memory.host.clone())
-        };
-        if !flush.is_none() {
-            self.tell_others(work);
+        let frames = |piece: GpaRange| piece.start.frame()..piece.end.frame();
+        for range in parts(self.layout.ram()) {
+            let (flush, retired, host) = {
+                let mut memory = self.lock_memory(work);
+                let flush = memory.nested.join_pieces(range, |piece| partition.has_one_clock(frames(piece)));
+                (flush, memory.nested.take_retired(), memory.host.clone())
+            };
+            if !flush.is_none() {
+                self.tell_others(work);
+                changes.flush = true;
+            }
+            retired.free(&host);
         }
-        retired.free(&host);
-        MapChanges { flush: !flush.is_none(), root: false }
+        changes
     }
 
     /// Has samples tell of single pages again where small leaves were joined.
     pub fn tell_of_pages(&self, work: &mut u32) {
-        self.lock_memory(work).nested.split_joined();
+        for range in parts(self.layout.ram()) {
+            self.lock_memory(work).nested.split_joined(range);
+        }
     }
+}
+
+/// Ranges of RAM for each of which the lock of the memory is held once, as for a part of a sample.
+pub(super) fn parts(ram: impl IntoIterator<Item = Range<Gpa>>) -> impl Iterator<Item = GpaRange> {
+    const BYTES: u64 = PART * (GROUP << PAGE_SHIFT);
+    ram.into_iter().flat_map(|ram| {
+        let starts = (ram.start.0..ram.end.0).step_by(BYTES as usize);
+        starts.map(move |start| GpaRange {
+            start: Gpa(start),
+            end: Gpa(start.saturating_add(BYTES)).min(ram.end),
+        })
+    })
 }
 
 impl Scans {

@@ -6,7 +6,7 @@
 
 use std::collections::BTreeSet;
 
-use super::scans::{NestedAccess, Scans};
+use super::scans::{NestedAccess, Scans, parts};
 use crate::arch::Access;
 use crate::arch::addr::{Gfn, Gpa, Hpa, PAGE_SIZE};
 use crate::mem::host_access::{HostAccess, VecHost};
@@ -274,11 +274,11 @@ impl<'a, F: Modelled> Machine<'a, F> {
         self.is_joined = !self.is_joined;
         self.was_joined = true;
         if self.is_joined {
-            let flush = self.trees.join_pieces();
+            let flush = self.trees.join_pieces(GpaRange::ALL, |_| true);
             self.vcpus.iter_mut().for_each(|vcpu| vcpu.processor.flush(flush));
             self.trees.take_retired().free(&self.arena);
         } else {
-            self.trees.split_joined();
+            self.trees.split_joined(GpaRange::ALL);
         }
     }
 
@@ -333,4 +333,13 @@ fn what_is_left_out_is_found_out() {
         assert!((0..20).any(|seed| run::<Npt>(omits, seed).is_err()), "{omits:?}");
         assert!((0..20).any(|seed| run::<Ept>(omits, seed).is_err()), "{omits:?}");
     }
+}
+
+#[test]
+fn parts_of_ram_are_all_of_it_and_bounded() {
+    const MIB: u64 = 1 << 20;
+    let ram = [0..700 * MIB, 4096 * MIB..5120 * MIB];
+    let all: Vec<_> = parts(ram.map(|part| Gpa(part.start)..Gpa(part.end))).collect();
+    let mib: Vec<_> = all.iter().map(|part| (part.start.0 / MIB, part.len() / MIB)).collect();
+    assert_eq!(mib, [(0, 512), (512, 188), (4096, 512), (4608, 512)]);
 }

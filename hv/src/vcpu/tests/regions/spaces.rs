@@ -132,6 +132,51 @@ fn each_program_is_mapped_to_a_cache_of_its_own() {
 }
 
 #[test]
+fn leaves_are_joined_for_a_time_where_one_program_has_all_of_a_piece() {
+    let mut scene = scene("balance", Mode::Nested);
+    // The first regions of both are in one piece of 2 MiB. No cache is so small that they are mapped to one.
+    const MIXED: [[u64; 2]; 2] = [[0x200, 0x600], [0x300, 0xa00]];
+    let want = |scene: &Scene, times: &str| {
+        let wanted = format!("balance,q_us=100,spaces=cr3,cache_kib=65536,{times}");
+        scene.machine.vm.regions.want(wanted.parse().unwrap());
+    };
+    let run_both = |scene: &mut Scene, n: usize| {
+        scene.load(ROOTS[n % 2]);
+        scene.regions = MIXED[n % 2];
+        scene.memlat(4, 400);
+    };
+    let sizes = |scene: &Scene| {
+        let memory = scene.machine.vm.memory.read();
+        [0x200, 0x600, 0xa00].map(|frame| match memory.nested.tree(TreeKey::FIRST).find(Gpa(frame << 12)) {
+            Found::Leaf(leaf) => leaf.size,
+            Found::Hole(_) => panic!("{frame:#x} is closed"),
+        })
+    };
+    const OFTEN: &str = "period_ms=20,phase_ms=4";
+    want(&scene, OFTEN);
+    (0..100).for_each(|n| run_both(&mut scene, n));
+    scene.end_phase();
+    for (frames, root) in MIXED.into_iter().zip(ROOTS) {
+        assert_eq!(frames.map(|first| scene.root_of(first + 1)), [Some(root); 2]);
+    }
+    assert_eq!(sizes(&scene), [PageSize::Size4K; 3]);
+    // Two samples of each, and no phase in between.
+    want(&scene, "period_ms=60000");
+    (0..320).for_each(|n| run_both(&mut scene, n));
+    assert_eq!(sizes(&scene), [PageSize::Size4K, PageSize::Size2M, PageSize::Size2M]);
+    want(&scene, OFTEN);
+    let before = scene.counts().rounds;
+    for n in 0.. {
+        assert!(n < 500, "no round ends");
+        run_both(&mut scene, n);
+        if scene.counts().rounds > before {
+            break;
+        }
+    }
+    assert_eq!(sizes(&scene), [PageSize::Size4K; 3]);
+}
+
+#[test]
 fn the_vm_is_one_address_space_if_that_is_wanted() {
     let mut scene = scene("balance,q_us=100,spaces=vm", Mode::Nested);
     scene.both(30);
