@@ -195,6 +195,11 @@ impl Model {
             }
             ins.push(page);
         }
+        if self.bits.1 >= MAX_STEPS {
+            // Those stay for which none comes.
+            let lacking = (self.fast.len() + ins.len()).saturating_sub(share);
+            outs.split_off(lacking.min(outs.len())).into_iter().for_each(|page| self.admit_present(page));
+        }
         self.due = ins.into_iter().rev().chain(outs.into_iter().rev()).collect();
     }
 
