@@ -6,16 +6,21 @@
 
 use super::pool::Pool;
 use super::{Shadow, TlbFlush};
-use crate::arch::addr::Hfn;
+use crate::arch::addr::{Hfn, Hpa};
 use crate::mem::table_memory::TableMemory;
 use crate::paging::format::PteFormat;
+
+/// What the large leaves that lead to the frame asked for last have said. A guest can have thousands of them to the same memory: so
+/// those of 512 frames in a row are read for the first of these and the last, not for each.
+#[derive(Debug, Default)]
+pub struct LargeLeaves(Option<(Hpa, bool)>);
 
 impl<M: TableMemory, F: PteFormat> Shadow<M, F> {
     /// Reads and clears the accessed bits of all leaves through which the memory at `frame` is reached. That of a large leaf is
     /// cleared when the last of its frames is asked for. Processors may go on without setting the bits again until
-    /// [`Shadow::flush_accessed`].
-    pub fn take_accessed(&mut self, frame: Hfn) -> bool {
-        self.pool.take_accessed(frame)
+    /// [`Shadow::flush_accessed`]. `large`: from the call before, or none if others may have changed tables since.
+    pub fn take_accessed(&mut self, frame: Hfn, large: &mut LargeLeaves) -> bool {
+        self.pool.take_accessed(frame, large)
     }
 
     /// Whether a large leaf leads to the memory at `frame`, which tells of 512 frames together.
@@ -44,11 +49,16 @@ impl<M: TableMemory, F: PteFormat> Shadow<M, F> {
 }
 
 impl<M: TableMemory, F: PteFormat> Pool<M, F> {
-    fn take_accessed(&mut self, frame: Hfn) -> bool {
-        let (small, large) = (frame.base(), frame.base().align_down(0x20_0000));
+    fn take_accessed(&mut self, frame: Hfn, large: &mut LargeLeaves) -> bool {
+        let (small, around) = (frame.base(), frame.base().align_down(0x20_0000));
         let is_last = frame.0 % 512 == 511;
         let small = self.take_accessed_leaves(small, 1, true);
-        self.take_accessed_leaves(large, 2, is_last) || small
+        let was_accessed = match large.0 {
+            Some((last, was_accessed)) if last == around && !is_last => was_accessed,
+            _ => self.take_accessed_leaves(around, 2, is_last),
+        };
+        large.0 = Some((around, was_accessed));
+        was_accessed || small
     }
 }
 

@@ -13,6 +13,7 @@
 //!
 //! Unsync pages stay as they are: a change of the P2m is no flush of the guest's.
 
+use super::accessed::LargeLeaves;
 use super::pool::{LARGE_FRAMES, PageId};
 use super::shootdown::View;
 use super::{Reload, Shadow, TlbFlush};
@@ -88,7 +89,7 @@ impl<M: TableMemory, F: PteFormat> Shadow<M, F> {
     /// Whether the memory in a frame is in use: it was accessed through these tables since the last time ([`Shadow::take_accessed`]),
     /// or holds a guest's table that is shadowed. Its loss would cost the faults that fill all its shadow pages again.
     pub fn take_in_use(&mut self, frame: Hfn) -> bool {
-        self.take_accessed(frame) | self.is_table(frame)
+        self.take_accessed(frame, &mut LargeLeaves::default()) | self.is_table(frame)
     }
 
     /// Nothing leads to these frames any more, and nothing is made from tables there. Whether anything was.

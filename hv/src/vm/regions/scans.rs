@@ -18,7 +18,7 @@ use crate::paging::format::{NestedAttr, PteFormat};
 use crate::paging::nested_trees::NestedTrees;
 use crate::paging::p2m::P2m;
 use crate::paging::range::GpaRange;
-use crate::paging::shadow::{Shadow, TlbFlush};
+use crate::paging::shadow::{LargeLeaves, Shadow, TlbFlush};
 use crate::paging::table::{AccessedGroup, AccessedLarge};
 use crate::paging::tree_key::TreeKey;
 use crate::region::Space;
@@ -108,6 +108,7 @@ struct BothAccess<'a, F: PteFormat<Attr = NestedAttr>, M: HostMemory> {
     p2m: &'a P2m<M>,
     nested: Option<NestedAccess<'a, F, M>>,
     shadow: Option<&'a mut Shadow<M, F>>,
+    large: LargeLeaves,
     /// Some bits of shadow tables were cleared.
     has_cleared: bool,
 }
@@ -118,7 +119,7 @@ impl<F: PteFormat<Attr = NestedAttr>, M: HostMemory> AccessSource for BothAccess
         let Some(shadow) = &mut self.shadow else { return nested };
         let mut taken = |n: u64| {
             let hpa = self.p2m.translate(Gfn(first.0 + n).base()).readable();
-            hpa.is_some_and(|hpa| shadow.take_accessed(hpa.frame()))
+            hpa.is_some_and(|hpa| shadow.take_accessed(hpa.frame(), &mut self.large))
         };
         let found = (0..64).filter(|n| wanted >> n & 1 == 1 && taken(*n)).fold(0, |all, n| all | 1 << n);
         self.has_cleared |= found != 0;
@@ -150,6 +151,7 @@ impl<F: PteFormat<Attr = NestedAttr>, M: HostMemory> Vm<F, M> {
                 p2m: &memory.p2m,
                 nested: (engine != Engine::Shadow).then(|| NestedAccess::new(&memory.nested, scans)),
                 shadow: shadow.as_mut().and_then(|shadow| shadow.as_mut()),
+                large: LargeLeaves::default(),
                 has_cleared: false,
             };
             let scan = guest.partition_mut().scan(space, now_ns, &mut source, PART);

@@ -57,13 +57,22 @@ fn a_large_leaf_is_split_where_pages_move_and_stays_so_until_the_p2m_joins_it() 
             "elsewhere small leaves of the P2m are no request"
         );
         if moves {
-            assert_eq!([100, 300].map(|page| shadow.take_accessed(frame(page))), [true, false]);
+            let mut large = LargeLeaves::default();
+            assert_eq!([100, 300].map(|page| shadow.take_accessed(frame(page), &mut large)), [true, false]);
             assert_eq!(shadow.drop_large_leaves([frame(7)].into_iter()), TlbFlush::None, "there is none");
             let _nothing_moved = p2m.join(Gpa(M2)).unwrap();
             let _all_again = shadow.drop_everything();
             let _root = shadow.load(AddressSpace::new(&p2m, &VmMemory::new(&p2m, &host), &STATE));
             touch(&p2m, &mut shadow, 100);
             assert!(shadow.has_large_leaf(frame(7)));
+        } else {
+            let (mut large, mut other) = Default::default();
+            let mut take = |page, large: &mut LargeLeaves| shadow.take_accessed(frame(page), large);
+            assert!(take(0, &mut large));
+            assert!(take(511, &mut other), "and clears the bit");
+            assert!(take(1, &mut large), "it is not read for each frame");
+            assert!(!take(511, &mut large), "but for the last one");
+            assert!(!take(2, &mut large) && !take(3, &mut LargeLeaves::default()));
         }
     }
 }
