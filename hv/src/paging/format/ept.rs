@@ -22,10 +22,6 @@ const LARGE: u64 = 1 << 7;
 /// A leaf without rights (software bit).
 const CLOSED: u64 = 1 << 11;
 
-/// Of leaves that small ones were joined to (bits 56:52 are ignored).
-const JOINED: u64 = 1 << 52;
-const JOINED_IDLE: u64 = 1 << 53;
-
 /// Intel extended page tables.
 #[derive(Debug)]
 pub struct Ept;
@@ -35,8 +31,9 @@ impl PteFormat for Ept {
     const HARDWARE: bool = true;
     const ACCESSED: u64 = 1 << 8;
     const DIRTY: u64 = 1 << 9;
-    const JOINED: u64 = JOINED;
-    const JOINED_IDLE: u64 = JOINED_IDLE;
+    // Bits 56:52 are ignored.
+    const JOINED: u64 = 1 << 52;
+    const JOINED_IDLE: u64 = 1 << 53;
     const FILTERS_FAULTS: bool = true;
 
     fn table(frame: Hfn) -> u64 {

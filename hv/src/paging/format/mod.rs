@@ -44,6 +44,7 @@ pub trait PteFormat: Send + Sync + 'static {
     const JOINED: u64 = 0;
     /// A bit that processors ignore: a sample has found a leaf with [`JOINED`](Self::JOINED) idle. 0: not noted.
     const JOINED_IDLE: u64 = 0;
+
     /// Whether the vendor's processors choose by the error code which page faults of a guest exit.
     const FILTERS_FAULTS: bool = false;
 

@@ -13,10 +13,6 @@ use crate::arch::addr::{Hfn, Hpa};
 /// A leaf without rights (software bit).
 const CLOSED: u64 = 1 << 9;
 
-/// Of leaves that small ones were joined to (bits 58:52 are available to software).
-const JOINED: u64 = 1 << 52;
-const JOINED_IDLE: u64 = 1 << 53;
-
 /// AMD nested page tables.
 #[derive(Debug)]
 pub struct Npt;
@@ -26,8 +22,9 @@ impl PteFormat for Npt {
     const HARDWARE: bool = true;
     const ACCESSED: u64 = ACCESSED;
     const DIRTY: u64 = DIRTY;
-    const JOINED: u64 = JOINED;
-    const JOINED_IDLE: u64 = JOINED_IDLE;
+    // Bits 58:52 are available to software.
+    const JOINED: u64 = 1 << 52;
+    const JOINED_IDLE: u64 = 1 << 53;
 
     fn table(frame: Hfn) -> u64 {
         frame.base().0 | PRESENT | WRITE | USER

@@ -1,8 +1,8 @@
 //! Taking a sample: a pass over the groups of an address space, in parts of a bounded size.
 
-use super::planes::{bits, equal_bytes};
 use core::ops::Range;
 
+use super::planes::{bits, equal_bytes};
 use super::{GROUP, Histories, SAMPLE_NS, SAMPLES, class};
 use crate::arch::addr::Gfn;
 use crate::region::{Rid, Space};

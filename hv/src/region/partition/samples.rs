@@ -1,8 +1,8 @@
 //! The access histories of a partition's frames: they follow each move, and samples reach them here.
 
-use super::{Owner, Partition, Rid, Space};
 use core::ops::Range;
 
+use super::{Owner, Partition, Rid, Space};
 use crate::arch::addr::Gfn;
 use crate::mem::pieces::OutOfMemory;
 use crate::region::history::{AccessSource, Histories, Scan};

@@ -172,9 +172,7 @@ impl<F: PteFormat<Attr = NestedAttr>, M: HostMemory> Vm<F, M> {
         }
         (scan, MapChanges { flush: nested_owes || shadow_owes, root: false })
     }
-}
 
-impl<F: PteFormat<Attr = NestedAttr>, M: HostMemory> Vm<F, M> {
     /// Samples have told enough of single pages: walks are to be short again, until [`Vm::tell_of_pages`]. The caller's processor must flush.
     /// Not where memory tiers or the pager ask for single pages at any time, nor where a piece has frames of several address spaces: the
     /// samples of each would clear the one bit, and those of the others find it idle.
