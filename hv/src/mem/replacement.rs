@@ -81,9 +81,9 @@ impl Replacement {
         each!(self, policy => policy.bytes())
     }
 
-    /// See [`Policy::fault`]. Pages are of no object: nothing names the guest's allocations here yet.
-    pub fn fault(&mut self, page: Page, bits: &mut impl AccessBits) -> Placement {
-        each!(self, policy => policy.fault(page, Object(0), bits))
+    /// See [`Policy::fault`].
+    pub fn fault(&mut self, page: Page, object: Object, bits: &mut impl AccessBits) -> Placement {
+        each!(self, policy => policy.fault(page, object, bits))
     }
 
     /// See [`Policy::evict`].

@@ -9,6 +9,7 @@ mod fuzz;
 #[cfg(any(test, feature = "testing"))]
 pub use fuzz::fuzz_one;
 
+use alloc::sync::Arc;
 use core::ops::Range;
 
 use abi::hypercall::{
@@ -19,6 +20,7 @@ use abi::hypercall::{
 use super::partition::Partition;
 use super::{Effect, Refused, Rid};
 use crate::arch::addr::Gfn;
+use crate::mem::objects::Objects;
 use crate::mem::pieces::OutOfMemory;
 
 /// Frames that one request may move.
@@ -97,6 +99,8 @@ pub struct GuestRegions {
     /// The region of number n + 1.
     numbers: [Option<Rid>; REGIONS_MAX as usize],
     counts: Counts,
+    /// Where it is said which page is in which region, if a policy of page replacement asks.
+    objects: Option<Arc<Objects>>,
 }
 
 /// What tables must follow: [`Effect`]s of all frames of a request, one at a time.
@@ -108,8 +112,18 @@ impl GuestRegions {
     /// # Errors
     /// No memory for the records of all frames of `ram`.
     pub fn new(ram: impl IntoIterator<Item = Range<Gfn>>) -> Result<GuestRegions, OutOfMemory> {
-        let partition = Partition::new(ram)?;
-        Ok(GuestRegions { partition, numbers: [None; REGIONS_MAX as usize], counts: Counts::default() })
+        let (partition, counts) = (Partition::new(ram)?, Counts::default());
+        Ok(GuestRegions { partition, numbers: [None; REGIONS_MAX as usize], counts, objects: None })
+    }
+
+    /// From now on it is said there which page is in which region.
+    pub fn tell(&mut self, objects: Option<Arc<Objects>>) {
+        self.objects = objects;
+    }
+
+    /// A frame is in the region with this number of the guest's now, or in none.
+    fn is_in(&self, frame: Gfn, number: Option<u16>) {
+        self.objects.iter().for_each(|objects| objects.set(frame, number));
     }
 
     /// All regions of the VM.
@@ -166,7 +180,7 @@ impl GuestRegions {
         number: u64,
         follow: Follow<'_>,
     ) -> Result<(), GuestError> {
-        let done = self.frames(first, order, number).and_then(|(frames, rid)| {
+        let done = self.frames(first, order, number).and_then(|(frames, rid, number)| {
             for frame in frames.clone() {
                 if self.partition.is_claimed(Gfn(frame))? {
                     return Err(GuestError::Taken);
@@ -174,6 +188,7 @@ impl GuestRegions {
             }
             for frame in frames {
                 self.partition.claim(Gfn(frame), rid)?.iter().for_each(&mut *follow);
+                self.is_in(Gfn(frame), Some(number));
             }
             Ok(())
         });
@@ -191,7 +206,7 @@ impl GuestRegions {
         number: u64,
         follow: Follow<'_>,
     ) -> Result<(), GuestError> {
-        let done = self.frames(first, order, number).and_then(|(frames, rid)| {
+        let done = self.frames(first, order, number).and_then(|(frames, rid, _)| {
             for frame in frames.clone() {
                 if self.partition.region_of(Gfn(frame))? != rid {
                     return Err(GuestError::NotThere);
@@ -199,6 +214,7 @@ impl GuestRegions {
             }
             for frame in frames {
                 self.partition.release(Gfn(frame), rid)?.iter().for_each(&mut *follow);
+                self.is_in(Gfn(frame), None);
             }
             Ok(())
         });
@@ -219,6 +235,7 @@ impl GuestRegions {
         for _ in 0..MAX_FRAMES {
             let Some(frame) = self.partition.first_of(rid) else { break };
             self.partition.release(frame, rid)?.iter().for_each(&mut *follow);
+            self.is_in(frame, None);
         }
         if self.partition.first_of(rid).is_some() {
             return Err(GuestError::Again);
@@ -236,17 +253,17 @@ impl GuestRegions {
         Ok((place, rid))
     }
 
-    /// The frames and the region of a request, which exist. The range is short and does not overflow.
-    fn frames(&self, first: u64, order: u64, number: u64) -> Result<(Range<u64>, Rid), GuestError> {
+    /// The frames and the region of a request, which exist, and the region's number. The range is short and does not overflow.
+    fn frames(&self, first: u64, order: u64, number: u64) -> Result<(Range<u64>, Rid, u16), GuestError> {
         if order > REGION_MAX_ORDER || !first.is_multiple_of(1 << order) {
             return Err(GuestError::Invalid);
         }
-        let (_, rid) = self.known(number)?;
+        let (place, rid) = self.known(number)?;
         let end = first.checked_add(1 << order).ok_or(GuestError::NotRam)?;
         for frame in first..end {
             self.partition.region_of(Gfn(frame))?;
         }
-        Ok((first..end, rid))
+        Ok((first..end, rid, place as u16 + 1))
     }
 
     fn count<T>(&mut self, done: Result<T, GuestError>) -> Result<T, GuestError> {

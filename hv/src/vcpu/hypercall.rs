@@ -24,7 +24,7 @@ use crate::vcpu::mmu::follow_changes;
 use crate::vcpu::outcome::Outcome;
 use crate::virt::Virt;
 use crate::vm::counter_page::{Refusal, Request};
-use crate::vm::regions::{Records, Regions};
+use crate::vm::regions::Records;
 use crate::vm::{HostMemory, Vm};
 
 /// VMMCALL or VMCALL.
@@ -92,7 +92,7 @@ fn region<V: Virt, M: HostMemory>(
     arguments: [u64; 3],
 ) -> Result<u64, GuestError> {
     let mut slot = vm.regions.lock(|| vm.answer(&mut vcpu.work));
-    let records = Regions::records(&mut slot, vm.layout)?;
+    let records = vm.regions.records(&mut slot, vm.layout)?;
     // Frames that are open elsewhere now: only regions that are mapped to a cache close any.
     let mut frames = Vec::new();
     let is_divided = vm.regions.is_divided();

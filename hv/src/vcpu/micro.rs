@@ -22,7 +22,7 @@ use crate::region::micro::{LastTouches, MOST_MOVES, Touch, Verdict, most_moves};
 use crate::region::{Kind, Rid};
 use crate::trace::cost::Cost;
 use crate::virt::Virt;
-use crate::vm::regions::{Records, Regions};
+use crate::vm::regions::Records;
 use crate::vm::{HostMemory, Vm, work};
 
 /// What a VCPU keeps of its moves.
@@ -101,7 +101,7 @@ pub(super) fn closed<V: Virt, M: HostMemory, H: Host>(
     let nanos = |ticks: u64| vm.clock.nanos(Tsc(ticks)).0;
     let (ran, now, registers) = (nanos(vcpu.ran_until(tsc)), vm.nanos(tsc).0, registers(vcpu));
     let mut slot = vm.regions.lock(|| vm.answer(&mut vcpu.work));
-    let records = match Regions::records(&mut slot, vm.layout) {
+    let records = match vm.regions.records(&mut slot, vm.layout) {
         Ok(records) => records,
         Err(_) => return no_memory(vcpu, gpa),
     };

@@ -24,7 +24,7 @@ use crate::region::Space;
 use crate::region::history::{Histories, SAMPLE_NS};
 use crate::region::regioning::{Change, Turn};
 use crate::virt::Virt;
-use crate::vm::regions::{PHASE, Records, Regions};
+use crate::vm::regions::{PHASE, Records};
 use crate::vm::{HostMemory, Vm, work};
 
 mod phase;
@@ -111,7 +111,7 @@ fn look<V: Virt, M: HostMemory, H: Host>(
     };
     let vm_ns = vm.regions.virtual_ns(ran_ns);
     let Some(mut slot) = vm.regions.try_lock() else { return Some(ran_ns + SOON_NS) };
-    let records = Regions::records(&mut slot, vm.layout).ok()?;
+    let records = vm.regions.records(&mut slot, vm.layout).ok()?;
     let begun = match wanted {
         Some(wanted) => records.rounds(wanted).map(drop),
         None => records.guest.partition_mut().start_histories(),

@@ -9,6 +9,7 @@
 //! one set of tables, and no code of an exit asks whether it is.
 
 use alloc::boxed::Box;
+use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
 
@@ -16,6 +17,7 @@ use spin::{Mutex, MutexGuard, Once};
 
 use super::{HostMemory, MapChanges, Memory, Vm};
 use crate::arch::addr::{Gfn, Gpa, PAGE_SHIFT, PAGE_SIZE};
+use crate::mem::objects::Objects;
 use crate::mem::pieces::OutOfMemory;
 use crate::paging::MapError;
 use crate::paging::format::{NestedAttr, PteFormat};
@@ -81,6 +83,8 @@ pub struct Regions {
     /// Samples are wanted for other reasons.
     is_sampled: AtomicBool,
     wanted: Mutex<abi::regions::Regions>,
+    /// Whom the guest's regions are told, beside the tables: a policy of page replacement.
+    objects: Once<Arc<Objects>>,
     /// Where they go; missing in a machine without guests.
     at: Once<At>,
     /// Virtual time of the VM in nanoseconds: what its VCPU that has run most has run.
@@ -134,17 +138,20 @@ impl Regions {
     ///
     /// # Errors
     /// The host has no memory for them.
-    pub fn records(
-        slot: &mut Option<Box<Records>>,
+    pub fn records<'a>(
+        &self,
+        slot: &'a mut Option<Box<Records>>,
         layout: MemoryLayout,
-    ) -> Result<&mut Records, OutOfMemory> {
+    ) -> Result<&'a mut Records, OutOfMemory> {
         if slot.is_none() {
             let frames = layout
                 .ram()
                 .into_iter()
                 .map(|ram| Gfn(ram.start.0 >> PAGE_SHIFT)..Gfn(ram.end.0 >> PAGE_SHIFT));
+            let mut guest = GuestRegions::new(frames)?;
+            guest.tell(self.objects.get().cloned());
             *slot = Some(Box::new(Records {
-                guest: GuestRegions::new(frames)?,
+                guest,
                 micro: Micro::default(),
                 rounds: None,
                 scans: Scans::default(),
@@ -163,6 +170,11 @@ impl Regions {
     /// The cache domains of the machine: 1 to 16.
     pub fn domains(&self) -> u8 {
         self.more_domains.load(Ordering::Relaxed) + 1
+    }
+
+    /// Pages that the guest puts into regions of its own are objects there, for a policy of page replacement; once, before the VM runs.
+    pub fn tell(&self, objects: Arc<Objects>) {
+        self.objects.call_once(|| objects);
     }
 
     /// The machine has this many cache domains; once, before the VM runs. From the sixteenth on they count as one.
@@ -317,6 +329,7 @@ impl<F: PteFormat<Attr = NestedAttr>, M: HostMemory> Vm<F, M> {
         let Some(mut records) = self.regions.records.lock().take() else { return };
         self.regions.ran_ns.store(0, Ordering::Relaxed);
         self.regions.withdraw();
+        self.regions.objects.get().into_iter().for_each(|objects| objects.clear());
         // No VCPU is in a phase any more.
         self.memory.write().nested.remove(PHASE);
         if let Some(shadow) = &mut *self.shadow.lock() {

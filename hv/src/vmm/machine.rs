@@ -266,6 +266,11 @@ impl<B: Backend> Machine<B> {
         let pager = overcommit::pager(self, number as usize, owner)?;
         let mut guest = Guest::new(config, number, memory, &facts, ram, memory_ref, measures, pager)?;
         tiers::attach(self.fast.as_ref(), self.host, &mut guest, owner)?;
+        let objects = match (&guest.vm.pager, &guest.vm.tiers) {
+            (Some(pager), _) => pager.objects(),
+            (None, tiers) => tiers.as_ref().and_then(|tiers| tiers.objects()),
+        };
+        objects.into_iter().for_each(|objects| guest.vm.regions.tell(objects));
         self.attach_devices(&mut guest)?;
         guest.vm.regions.set_domains(topology.llcs().len());
         guest.vm.regions.set_place(At {

@@ -36,6 +36,7 @@ mod tests;
 mod traced;
 
 use alloc::boxed::Box;
+use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::fmt;
 use core::sync::atomic::{AtomicBool, AtomicU8, Ordering};
@@ -52,6 +53,7 @@ pub use self::frames::FrameMemory;
 pub use self::fuzz::fuzz_one;
 use self::state::State;
 use crate::arch::addr::{Gfn, Hfn};
+use crate::mem::objects::Objects;
 use crate::mem::pieces::OutOfMemory;
 use crate::mem::replacement::Replacement;
 
@@ -301,6 +303,11 @@ impl Pager {
     pub fn use_disk(&self, device: Box<dyn PageDisk>) -> Result<(), OutOfMemory> {
         self.state.lock().disk = Some(Disk::new(device)?);
         Ok(())
+    }
+
+    /// The objects of pages, if the policy asks for them: who hears of the guest's regions writes there.
+    pub fn objects(&self) -> Option<Arc<Objects>> {
+        self.state.lock().objects.clone()
     }
 
     /// What a disk takes of the heap, at most.

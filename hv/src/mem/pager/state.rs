@@ -1,6 +1,7 @@
 //! What a pager knows of each page, under its lock.
 
 use alloc::boxed::Box;
+use alloc::sync::Arc;
 use alloc::vec::Vec;
 
 use abi::config::Replacement as PolicyName;
@@ -13,8 +14,9 @@ use super::place::{Packed, Place};
 use super::store::Store;
 use super::{BATCH, Budget, Failure, FrameMemory, Pages, Resident, Span};
 use crate::arch::addr::{Gfn, Hfn, PAGE_SIZE};
+use crate::mem::objects::Objects;
 use crate::mem::pieces::{OutOfMemory, Pieces};
-use crate::mem::replace::{AccessBits, NONE, Page, Slot};
+use crate::mem::replace::{AccessBits, NONE, Object, Page, Slot};
 use crate::mem::replacement::Replacement;
 
 pub(super) const PAGE: usize = PAGE_SIZE as usize;
@@ -38,6 +40,8 @@ pub(super) struct State {
     pub(super) slots: Pieces<InFrame>,
     pub(super) resident: u32,
     policy: Replacement,
+    /// Which object each page is of, for a policy that asks.
+    pub(super) objects: Option<Arc<Objects>>,
     pub(super) arrivals: Arrivals,
     /// Places in slots and among the arrivals without a frame.
     pub(super) vacant: u32,
@@ -111,6 +115,7 @@ impl State {
             slots: Pieces::new(slots as usize, InFrame::default)?,
             resident: 0,
             policy: Replacement::new(policy, slots)?,
+            objects: Objects::for_policy(policy, span)?,
             arrivals,
             vacant: 0,
             leaving,
@@ -215,13 +220,17 @@ impl State {
     /// While slots are free, a page gets one at once; otherwise when another has been chosen for eviction.
     fn settle_or_queue(&mut self, page: InFrame) {
         if self.resident < self.budget.resident {
-            let placement = self.policy.fault(Page(page.number.into()), &mut NoBits);
+            let placement = self.policy.fault(Page(page.number.into()), self.object(page), &mut NoBits);
             let old = self.put(placement.slot, page, placement.evicts);
             // No policy evicts while slots are free; one that did would lose a page here.
             old.into_iter().for_each(|old| self.queue(old));
         } else {
             self.queue(page);
         }
+    }
+
+    fn object(&self, page: InFrame) -> Object {
+        self.objects.as_ref().map_or(Object::default(), |objects| objects.of(page.number))
     }
 
     fn queue(&mut self, page: InFrame) {
@@ -268,8 +277,9 @@ impl State {
                 self.forget_vacant(page);
                 continue;
             }
+            let object = self.object(page);
             let mut bits = Bits { pages: &mut *pages, slots: &self.slots, span: self.span };
-            let placement = self.policy.fault(Page(page.number.into()), &mut bits);
+            let placement = self.policy.fault(Page(page.number.into()), object, &mut bits);
             // The access that brought it in counts no more.
             let _its_own = pages.take_accessed(resident(self.span, page));
             let Some(old) = self.put(placement.slot, page, placement.evicts) else { continue };

@@ -12,6 +12,7 @@
 //! next page that could leave.
 
 use alloc::boxed::Box;
+use alloc::sync::Arc;
 
 use abi::config::Replacement;
 use arrayvec::ArrayVec;
@@ -21,6 +22,7 @@ use super::list::Side;
 use super::residents::Residents;
 use super::state::State;
 use super::{Heat, MAX_MOVES, MAX_SCAN, Tiers};
+use crate::mem::objects::Objects;
 use crate::mem::pager::Span;
 use crate::mem::pieces::OutOfMemory;
 
@@ -44,9 +46,14 @@ impl Tiers {
     /// # Errors
     /// No memory for its tables: see [`Residents::bytes_for`].
     pub fn evict_by(mut self, name: Replacement) -> Result<Tiers, OutOfMemory> {
-        let residents = Residents::new(name, self.span.pages(), self.pool.total())?;
+        let residents = Residents::new(name, self.span, self.pool.total())?;
         self.state.get_mut().residents = Some(Box::new(residents));
         Ok(self)
+    }
+
+    /// The objects of pages, if such a policy asks for them: who hears of the guest's regions writes there.
+    pub fn objects(&self) -> Option<Arc<Objects>> {
+        self.state.lock().residents.as_ref()?.objects().cloned()
     }
 }
 

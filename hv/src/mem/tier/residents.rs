@@ -7,14 +7,17 @@
 //! What must hold when a pass begins: the pages here are those of the list that are in fast memory, without those that are to leave,
 //! and with those that are still to come.
 
+use alloc::sync::Arc;
+
 use abi::config::Replacement as Name;
 
 use super::large::PieceList;
 use super::{Grain, Heat, MAX_MOVES};
 use crate::arch::addr::Gfn;
+use crate::mem::objects::Objects;
 use crate::mem::pager::Span;
 use crate::mem::pieces::{OutOfMemory, Pieces};
-use crate::mem::replace::{AccessBits, NONE, Page, Slot};
+use crate::mem::replace::{AccessBits, NONE, Object, Page, Slot};
 use crate::mem::replacement::Replacement;
 
 /// Frames of fast memory that a policy orders, at most: 1 GiB. A search may go over all of them where no access bit is asked for, and a
@@ -45,6 +48,8 @@ struct Known {
 pub struct Residents {
     name: Name,
     policy: Replacement,
+    /// Which object each page is of, for a policy that asks.
+    objects: Option<Arc<Objects>>,
     slots: Pieces<Known>,
     /// The slot of each page of the VM, [`NONE`] or [`REFUSED`].
     places: Pieces<u32>,
@@ -93,15 +98,17 @@ impl Residents {
         fast.min(pages).saturating_add(MAX_MOVES as u32)
     }
 
-    /// Of a VM with `pages` pages beside `fast` frames of fast memory.
+    /// Of a VM with its RAM at `span` beside `fast` frames of fast memory.
     ///
     /// # Errors
     /// No memory for its tables: [`Residents::bytes_for`].
-    pub fn new(name: Name, pages: u32, fast: u32) -> Result<Residents, OutOfMemory> {
+    pub fn new(name: Name, span: Span, fast: u32) -> Result<Residents, OutOfMemory> {
+        let pages = span.pages();
         let capacity = Self::capacity(pages, fast);
         Ok(Residents {
             name,
             policy: Replacement::new(name, capacity)?,
+            objects: Objects::for_policy(name, span)?,
             slots: Pieces::new(capacity as usize, || Known { page: NONE, looked: 0 })?,
             places: Pieces::new(pages as usize, || NONE)?,
             count: 0,
@@ -115,8 +122,14 @@ impl Residents {
     /// Bytes of the heap, and of other host memory, that it takes at most.
     pub const fn bytes_for(name: Name, pages: u32, fast: u32) -> (u64, u64) {
         let capacity = if fast < pages { fast } else { pages } as u64 + MAX_MOVES as u64;
+        let objects = if Objects::are_for(name) { pages as u64 * Objects::BYTES_FOR_PAGE } else { 0 };
         // The policy's tables of fixed size, the largest of them APR's objects.
-        (capacity * Replacement::heap_bytes(name) + (64 << 10), capacity * 8 + pages as u64 * 4)
+        (capacity * Replacement::heap_bytes(name) + (64 << 10), capacity * 8 + pages as u64 * 4 + objects)
+    }
+
+    /// The objects of pages, if the policy asks for them: who hears of the guest's regions writes there.
+    pub fn objects(&self) -> Option<&Arc<Objects>> {
+        self.objects.as_ref()
     }
 
     /// The policy's name.
@@ -225,8 +238,9 @@ impl Residents {
         if page as usize >= self.places.len() || self.has(page) {
             return None;
         }
+        let object = self.objects.as_ref().map_or(Object::default(), |objects| objects.of(page));
         let (policy, mut bits) = self.bits(samples);
-        let placed = policy.fault(Page(page.into()), &mut bits);
+        let placed = policy.fault(Page(page.into()), object, &mut bits);
         let now = Known { page, looked: self.pass };
         let before = core::mem::replace(&mut self.slots[placed.slot as usize], now);
         self.places[page as usize] = placed.slot;

@@ -9,7 +9,6 @@ use crate::monitor::Monitor;
 use crate::monitor::vms::{Action, State, Vms as _};
 use crate::paging::shadow::Limit;
 use crate::vcpu::testing::{Scene, TSC_KHZ};
-use crate::vm::regions::Regions;
 use crate::vm::work;
 use abi::telemetry::ExitKind;
 
@@ -263,7 +262,7 @@ fn regions_of_the_guest_are_listed() {
     assert!(answer(&mut scene, "regions").starts_with("the guest has defined no regions"));
     {
         let mut slot = scene.vm.regions.lock(|| unreachable!("the lock is free"));
-        let regions = &mut Regions::records(&mut slot, scene.vm.layout).unwrap().guest;
+        let regions = &mut scene.vm.regions.records(&mut slot, scene.vm.layout).unwrap().guest;
         let nothing = &mut |_| {};
         assert_eq!([regions.add(nothing), regions.add(nothing)], [Ok(1), Ok(2)]);
         regions.add_pages(0x100, 3, 2, nothing).unwrap();
@@ -282,7 +281,7 @@ fn regions_are_placed_by_hand() {
     assert_eq!(answer(&mut scene, "regions 1 0").lines().next(), Some("the guest has no region 1"));
     {
         let mut slot = scene.vm.regions.lock(|| unreachable!("the lock is free"));
-        let regions = &mut Regions::records(&mut slot, scene.vm.layout).unwrap().guest;
+        let regions = &mut scene.vm.regions.records(&mut slot, scene.vm.layout).unwrap().guest;
         let nothing = &mut |_| {};
         assert_eq!(regions.add(nothing), Ok(1));
         regions.add_pages(0x200, 3, 1, nothing).unwrap();
@@ -314,7 +313,7 @@ fn regions_are_looked_for_when_that_is_asked_for() {
     assert_eq!(wanted.q_us, 7);
     {
         let mut slot = scene.vm.regions.lock(|| unreachable!("the lock is free"));
-        let records = Regions::records(&mut slot, scene.vm.layout).unwrap();
+        let records = scene.vm.regions.records(&mut slot, scene.vm.layout).unwrap();
         let _made = records.rounds(wanted).unwrap();
         let partition = records.guest.partition_mut();
         let space = crate::region::Space::VM;

@@ -14,7 +14,7 @@ use crate::vcpu::run::run;
 use crate::vcpu::testing::Machine;
 use crate::virt::fake::Step;
 use crate::virt::{Roots, Virt};
-use crate::vm::regions::{NotPlaced, Regions};
+use crate::vm::regions::NotPlaced;
 use crate::vm::work;
 
 /// A machine with two cache domains whose guest has a region of 8 frames from each of these on.
@@ -23,7 +23,7 @@ fn machine(frames: &[u64], script: &[Step]) -> (Machine, Vec<Rid>) {
     machine.vm.regions.set_domains(2);
     machine.host.allowed = 3;
     let mut slot = machine.vm.regions.lock(|| unreachable!("the lock is free"));
-    let guest = &mut Regions::records(&mut slot, machine.vm.layout).unwrap().guest;
+    let guest = &mut machine.vm.regions.records(&mut slot, machine.vm.layout).unwrap().guest;
     let rids = frames.iter().map(|&frame| {
         let number = guest.add(&mut |_| ()).unwrap();
         guest.add_pages(frame, 3, number.into(), &mut |_| ()).unwrap();

@@ -21,6 +21,9 @@ use super::{
 use lists::Lists;
 use score::{Decay, Score, Side};
 
+/// Objects that have a stack of their own where nothing else is said, with the one of all other pages.
+pub const OBJECTS: u32 = 1024;
+
 /// What a user may choose.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Parameters {
@@ -33,7 +36,7 @@ pub struct Parameters {
 impl Default for Parameters {
     /// The thesis' decay of 0.7.
     fn default() -> Self {
-        Parameters { decay_milli: 700, objects: 1024 }
+        Parameters { decay_milli: 700, objects: OBJECTS }
     }
 }
 

@@ -42,6 +42,11 @@ impl Table {
 fn machine(name: Name, sharing: Sharing) -> (Arc<FastPool>, Tiers) {
     let pool = pool(FRAMES.into(), sharing);
     let tiers = tiers(&pool, 0, HotPolicy::Threshold).evict_by(name).unwrap();
+    let objects = tiers.objects();
+    assert_eq!(objects.is_some(), name == Name::Apr);
+    if let Some(objects) = objects {
+        (0..PAGES).for_each(|page| objects.set(Gfn(page.into()), model::region(page)));
+    }
     (pool, tiers)
 }
 

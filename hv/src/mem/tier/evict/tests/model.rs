@@ -9,7 +9,7 @@ use abi::config::Replacement as Name;
 use super::super::MAX_MOVES;
 use super::MAX_STEPS;
 use super::{FRAMES, PAGES};
-use crate::mem::replace::{AccessBits, Page, Slot};
+use crate::mem::replace::{AccessBits, Object, Page, Slot};
 use crate::mem::replacement::Replacement;
 use crate::mem::tier::tests::Table;
 use crate::mem::tier::{BATCH, Outcome};
@@ -27,6 +27,11 @@ impl AccessBits for Bits {
     fn search(&mut self, entries: u32) {
         self.1 += entries;
     }
+}
+
+/// The region of the guest's that this page is in.
+pub fn region(page: u32) -> Option<u16> {
+    (page < 300).then(|| 1 + (page / 100) as u16)
 }
 
 /// The tiers of a VM without pieces, in the plainest words.
@@ -73,7 +78,8 @@ impl Model {
     }
 
     fn fault(&mut self, page: u32) -> Option<u32> {
-        let placed = self.policy.fault(Page(page.into()), &mut self.bits);
+        let placed =
+            self.policy.fault(Page(page.into()), Object(region(page).unwrap_or(0).into()), &mut self.bits);
         self.bits.0[placed.slot as usize] = 0;
         let before = self.slots[placed.slot as usize].replace(page);
         assert_eq!(before.is_some(), placed.evicts);
