@@ -6,7 +6,7 @@ use std::{
     io::{self, BufWriter, Write},
 };
 
-use workloads::science::{self, Watch};
+use workloads::science::{self, Global, Watch};
 
 use crate::trace::{Run, compact::Compactor, format::Writer};
 
@@ -76,6 +76,12 @@ impl<W: Write> Recorder<W> {
 struct Accesses<W: Write>(RefCell<Recorder<W>>);
 
 impl<W: Write> Watch for Accesses<W> {
+    type Memory = Global;
+
+    fn memory(&self, _bytes: u64) -> Global {
+        Global
+    }
+
     #[inline]
     fn touch(&self, address: u64) {
         self.0.borrow_mut().touch(address >> PAGE_SHIFT);

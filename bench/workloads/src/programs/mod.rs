@@ -156,7 +156,7 @@ fn set_clock() {
     unsafe { libc::clock_settime(libc::CLOCK_REALTIME, &time) };
 }
 
-/// What the programs expect of a guest: devices, and addresses that are the same in each run.
+/// What programs expect of a guest: devices, and addresses that are the same in each run.
 pub fn settle_guest() -> io::Result<()> {
     let (source, target) = (c"devtmpfs", c"/dev");
     // SAFETY: all texts are C strings; this file system takes no data.

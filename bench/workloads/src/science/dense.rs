@@ -6,7 +6,7 @@ use super::{Array, Heap, Watch, fold, noise};
 const BLOCK: usize = 16;
 
 /// A square matrix, by rows or by contiguous blocks.
-pub(super) struct Matrix<'a, W> {
+pub(super) struct Matrix<'a, W: Watch> {
     pub data: Array<'a, f64, W>,
     pub rows: usize,
     contiguous: bool,
@@ -112,7 +112,7 @@ pub fn lu<W: Watch>(heap: &Heap<'_, W>, rows: usize, contiguous: bool) -> u64 {
 const PANEL: usize = 128;
 
 /// The lower half of a banded matrix: columns of `band + 1` entries, in panels.
-pub(super) struct Band<'a, W> {
+pub(super) struct Band<'a, W: Watch> {
     panels: Vec<Array<'a, f64, W>>,
     pub rows: usize,
     pub band: usize,

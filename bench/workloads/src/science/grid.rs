@@ -20,7 +20,7 @@ const WORK: usize = 4;
 const Q: usize = 11;
 const RHS: usize = 12;
 
-struct Ocean<'a, W> {
+struct Ocean<'a, W: Watch> {
     arrays: Vec<Array<'a, f64, W>>,
     side: usize,
     contiguous: bool,

@@ -2,8 +2,15 @@
 
 use std::cell::Cell;
 
+pub use allocator_api2::alloc::Global;
+use allocator_api2::{alloc::Allocator, vec::Vec};
+
 /// Who watches.
 pub trait Watch {
+    /// What the elements of arrays really are in.
+    type Memory: Allocator;
+    /// Memory for an array of so many bytes.
+    fn memory(&self, bytes: u64) -> Self::Memory;
     /// A word is accessed.
     fn touch(&self, address: u64);
     /// Memory is allocated.
@@ -12,13 +19,17 @@ pub trait Watch {
 
 /// No watcher: nothing is recorded.
 impl Watch for () {
+    type Memory = Global;
+    fn memory(&self, _bytes: u64) -> Global {
+        Global
+    }
     fn touch(&self, _address: u64) {}
     fn allocated(&self, _address: u64, _bytes: u64) {}
 }
 
 const PAGE: u64 = 4096;
-/// Allocations of this size have pages of their own, as those of a C library that maps them.
-const LARGE: u64 = 40 << 10;
+/// Bytes from which on an allocation has pages of its own, as those of a C library that maps them.
+pub const LARGE: u64 = 40 << 10;
 
 /// Where arrays are.
 pub struct Heap<'a, W> {
@@ -40,13 +51,15 @@ impl<'a, W: Watch> Heap<'a, W> {
         // The size before each.
         self.next.set(base + bytes + 16);
         self.watch.allocated(base, bytes);
-        Array { data: vec![T::default(); len], base, watch: self.watch }
+        let mut data = Vec::with_capacity_in(len, self.watch.memory(bytes));
+        data.resize(len, T::default());
+        Array { data, base, watch: self.watch }
     }
 }
 
 /// An array.
-pub struct Array<'a, T, W> {
-    data: Vec<T>,
+pub struct Array<'a, T, W: Watch> {
+    data: Vec<T, W::Memory>,
     base: u64,
     watch: &'a W,
 }

@@ -13,7 +13,7 @@ mod rays;
 mod sort;
 mod tree;
 
-pub use heap::{Array, Heap, Watch};
+pub use heap::{Array, Global, Heap, LARGE, Watch};
 
 /// A program.
 #[derive(Clone, Copy, Debug)]

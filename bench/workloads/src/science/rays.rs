@@ -41,7 +41,7 @@ const SPHERES: usize = 4000;
 /// Cells of the grid in each direction.
 const CELLS: usize = 32;
 
-struct Scene<'a, W> {
+struct Scene<'a, W: Watch> {
     /// Centre, radius, brightness.
     spheres: Array<'a, f64, W>,
     /// Where the list of each cell begins; one more for the end.

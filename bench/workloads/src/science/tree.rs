@@ -8,7 +8,7 @@ const BODY: usize = 12;
 const CELL: usize = 12;
 
 /// A child: 0 for none, the number of a cell, or minus the number of a body, each counted from 1.
-struct Octree<'a, W> {
+struct Octree<'a, W: Watch> {
     cells: Array<'a, f64, W>,
     used: usize,
 }
@@ -185,7 +185,7 @@ fn binomial(n: usize, k: usize) -> f64 {
 }
 
 /// The expansions of all boxes: level by level, in each by rows; twice as many terms, outer ones first.
-pub(super) struct Boxes<'a, W> {
+pub(super) struct Boxes<'a, W: Watch> {
     terms: Array<'a, Complex, W>,
     levels: usize,
 }

@@ -8,7 +8,7 @@ pub mod record;
 pub mod runner;
 
 use anyhow::Result;
-use workloads::{WORKLOADS, Workload};
+use workloads::Workload;
 
 use crate::{host::needs::Needs, project::Project, status::Usage, ui::Ui};
 use args::{RunWorkload, WorkloadArgs, WorkloadCommand};
@@ -37,12 +37,12 @@ pub fn find(name: &str) -> Result<&'static Workload, Usage> {
 
 /// The names of some workloads.
 fn names(of: impl Fn(&Workload) -> bool) -> String {
-    WORKLOADS.iter().filter(|one| of(one)).map(|one| one.name).collect::<Vec<_>>().join(", ")
+    workloads::all().filter(|one| of(one)).map(|one| one.name).collect::<Vec<_>>().join(", ")
 }
 
 /// The table of workloads.
 fn list() -> String {
-    let lines = WORKLOADS.iter().map(|Workload { name, kind, work, stands_for, .. }| {
+    let lines = workloads::all().map(|Workload { name, kind, work, stands_for, .. }| {
         format!("{name:<14} {:<13} {work}\n{:29}for {stands_for}\n", kind.name(), "")
     });
     let head =
@@ -112,8 +112,7 @@ mod tests {
     fn each_workload_is_in_the_list() {
         let list = list();
         assert!(
-            WORKLOADS
-                .iter()
+            workloads::all()
                 .all(|workload| list.contains(workload.name) && list.contains(workload.stands_for))
         );
         assert!(list.contains("SPEC CPU") && list.contains("absent"));
