@@ -26,6 +26,7 @@ pub const CASES: &[Case] = &[
     only("qemu-svm", "overcommit: stress on two processors", processors).more(&["shadow"]).at_length(),
     only("qemu-svm", "overcommit: two guests with pages on one disk", share_disk).at_length(),
     only("qemu-svm", "overcommit: all policies", policies).at_length(),
+    only("qemu-svm", "overcommit: a program whose arrays are objects", objects).at_length(),
 ];
 
 /// Runs the stress program in a guest of 128 MiB of which 40 MiB are in frames.
@@ -86,6 +87,27 @@ fn policies(context: &Context) -> Result<()> {
     ["clock-pro", "seq", "apr", "lru", "s3-fifo", "sieve"]
         .iter()
         .try_for_each(|policy| stress(context, &["2", "1"], &["--replacement", policy]).map(drop))
+}
+
+/// A stand-in for a program of SPLASH-2x comes to the same with its arrays in regions of their own, of which much is evicted, as with
+/// all memory there. Without the guest kit it has no regions.
+fn objects(context: &Context) -> Result<()> {
+    let path = context.path("stats.json");
+    let sum = |options: &[&str]| -> Result<String> {
+        let words = ["workload", "run", "ocean-cp", "--scale", "2"];
+        let said = context.pal([&words, options].concat(), None)?.status(0)?.stdout();
+        let sum = said.lines().find(|line| line.starts_with("checksum"));
+        sum.map(str::to_owned).with_context(|| format!("no checksum: {said}"))
+    };
+    let evicting = ["--mem", "192", "--overcommit", "--resident", "32", "--replacement", "apr"];
+    let (plain, kit) = (sum(&[])?, sum(&[&evicting[..], &["--kit", "--stats", &path]].concat())?);
+    ensure!(plain == kit, "{plain} and {kit}");
+    let stats = read_stats(&path)?;
+    let paging = &stats["guests"][0]["paging"];
+    ensure!(paging["pager"]["refaults"].as_u64() > Some(1000), "{stats}");
+    // The kit's requests have made records of regions.
+    ensure!(paging["regions"].is_object(), "{stats}");
+    Ok(())
 }
 
 /// Both fill much of their memory, stress the rest, and find the first part as it was.

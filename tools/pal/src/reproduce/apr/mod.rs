@@ -168,7 +168,7 @@ fn page(
         "# {}: {}\n\nAfter {PAPER}.\nAll figures are *simulated*: [stand-ins](../replacement.md#programs) of the programs \
          ran,\nand page traces of them were replayed. In the hypervisor the policies evict pages of\n\
          [overcommitted guests](../design/0029-overcommit.md) and from\n\
-         [fast memory](../design/0032-fast-eviction.md), and know no objects there.\n\n\
+         [fast memory](../design/0032-fast-eviction.md), and have the guest's regions as objects there.\n\n\
          ```console\n$ cargo pal reproduce {}{quick}{own}\n```\n\nMade with Palimpsest {}.\n\n\
          Scale {}. Memories of {} % of a program's pages.\n\n| claim | here | shape |\n|---|---|---|\n",
         figure.name,
