@@ -133,6 +133,22 @@ static void rom(void) {
     kit_print("kit: rom %s\n", *top == before ? "kept" : "changed");
 }
 
+/* From here on memory is no part of the kit's, nor of what the boot loader leaves. */
+#define FILL_FROM ((volatile u32 *)(8u << 20))
+
+/* Fills `mib` MiB, with noise that does not compress or with the number of each page, and sums up what is there then. */
+static void fill(u32 mib, int noise) {
+    u32 words = mib << 18, seed = 1, sum = 0;
+    for (u32 at = 0; at < words; at++) {
+        seed ^= seed << 13, seed ^= seed >> 17, seed ^= seed << 5;
+        FILL_FROM[at] = noise ? seed : at >> 10;
+    }
+    for (u32 at = 0; at < words; at++) {
+        sum = (sum << 5 | sum >> 27) + FILL_FROM[at];
+    }
+    kit_print("kit: filled %u MiB, sum %x\n", mib, sum);
+}
+
 void kit_word(const char *name, const char *value) {
     u32 n = number(value);
     if (is(name, "exit")) {
@@ -198,6 +214,8 @@ void kit_word(const char *name, const char *value) {
         kit_print("kit: ud2 %u\n", EXPECT(6, "ud2\n1:" : : : "memory"));
     } else if (is(name, "firmware")) {
         /* Done before the words: it is gone by now. */
+    } else if (is(name, "fill") || is(name, "noise")) {
+        fill(n, is(name, "noise"));
     } else if (is(name, "echo")) {
         echo();
     } else {

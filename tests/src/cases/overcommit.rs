@@ -14,6 +14,7 @@ pub const CASES: &[Case] = &[
         .also(&["shadow"])
         .more(&["switch=50", "agile"]),
     only("qemu-svm", "overcommit: pages on a disk", on_disk).more(&["shadow"]),
+    only("qemu-svm", "overcommit: a guest that finds no room ends, another goes on", no_room),
     only("qemu-svm", "overcommit: free pages that a guest reports", reports).more(&[
         "shadow",
         "switch=50",
@@ -174,6 +175,40 @@ fn share_disk(context: &Context) -> Result<()> {
         let counted = |key: &str| pager[key].as_u64().unwrap_or(0);
         ensure!(counted("disk_writes") > 100 && counted("disk_reads") > 100, "{name}: {pager}");
     }
+    Ok(())
+}
+
+/// Two guests fill 32 of their 48 MiB, of which 8 are in frames. What one of them writes does not compress, and there is no disk for it: it
+/// ends, and says why. The other one finds all that it wrote, most of which has gone out.
+fn no_room(context: &Context) -> Result<()> {
+    let vm = |name: &str, words: &str| {
+        format!(
+            "[[vm]]\nname = \"{name}\"\nkernel = \"{}\"\nmemory_mib = 48\novercommit = true\nresident_mib = 8\n\
+             cmdline = \"{words}\"\n",
+            context.kit.display()
+        )
+    };
+    let text = format!("version = 1\n{}{}", vm("noise", "noise=32"), vm("even", "fill=32 fill=32"));
+    let config = context.file("two.toml", text)?;
+    let (stats, logs) = (context.path("stats.json"), context.path("logs"));
+    let options = ["--config", &config, "--host-mem", "80", "--timeout", "500"];
+    context
+        .run(&[&options[..], &["--stats", &stats, "--log-dir", &logs]].concat())?
+        .status(3)?
+        .says("noise: the guest died")?
+        .says("the store of its evicted pages is full (they compress badly)")?;
+    let log = |name: &str| fs::read_to_string(format!("{logs}/{name}.log"));
+    let sum = (0..32u32 << 18).fold(0u32, |sum, word| sum.rotate_left(5).wrapping_add(word >> 10));
+    let line = format!("kit: filled 32 MiB, sum {sum:x}\n");
+    let (noise, even) = (log("noise")?, log("even")?);
+    ensure!(even.matches(&line).count() == 2 && even.contains("kit: done\n"), "{line:?} twice: {even}");
+    ensure!(!noise.contains("kit: filled"), "{noise}");
+    let stats = read_stats(&stats)?;
+    let end = |vm: usize| stats["vms"][vm]["end"].clone();
+    let vcpu = stats["guests"].as_array().into_iter().flatten().find(|vcpu| vcpu["vm"] == "even");
+    let out = vcpu.and_then(|vcpu| vcpu["paging"]["pager"]["went_out"].as_u64());
+    ensure!(out > Some(5000), "{stats}");
+    ensure!(end(0) == "out-of-memory" && end(1) == "power-off", "{stats}");
     Ok(())
 }
 

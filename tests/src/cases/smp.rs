@@ -29,6 +29,8 @@ pub const CASES: &[Case] = &[
         storm(c, &[&TWO_DOMAINS[..], &["--mode", "switch=200"]].concat())
     }),
     only("qemu-svm", "stress on four processors", on_four).more(SHADOW).at_length(),
+    only("qemu-svm", "stress on four processors, regions", regions).more(SHADOW).at_length(),
+    only("qemu-svm", "stress on four processors, fast memory", tiers).more(SHADOW).at_length(),
     only("qemu-svm", "stress on two processors, agile paging", agile).at_length(),
     only("qemu-svm", "stress on one processor, agile paging, machine=commodity", |c| spaces(c, "1"))
         .at_length(),
@@ -118,6 +120,30 @@ fn storm(context: &Context, options: &[&str]) -> Result<()> {
 
 fn on_four(context: &Context) -> Result<()> {
     storm(context, &TWO_DOMAINS)
+}
+
+/// Phases of one VCPU after the other, and memory that is closed to half of them, while all four use it.
+fn regions(context: &Context) -> Result<()> {
+    let path = context.path("stats.json");
+    let policy = "balance,q_us=1000,period_ms=50,phase_ms=10,least_us=0,cache_kib=64";
+    storm(context, &[&TWO_DOMAINS[..], &["--regions", policy, "--stats", &path]].concat())?;
+    let regions = &read_stats(&path)?["guests"][0]["paging"]["regions"];
+    let least = [("rounds", 10), ("touches", 1000), ("regions_placed", 5), ("region_moves", 10)];
+    let few = least.iter().find(|(key, least)| regions[*key].as_u64().is_none_or(|count| count < *least));
+    ensure!(few.is_none(), "{few:?}: {regions}");
+    Ok(())
+}
+
+/// Pages move to fast memory, which has room for some of those that are hot, and back while four VCPUs use them.
+fn tiers(context: &Context) -> Result<()> {
+    let path = context.path("stats.json");
+    let fast = ["--nested-page", "4K", "--fast-mem", "2", "--fast-policy", "histogram", "--stats", &path];
+    storm(context, &[&TWO_DOMAINS[..], &fast].concat())?;
+    let tiers = &read_stats(&path)?["guests"][0]["paging"]["tiers"];
+    let count = |key: &str| tiers[key].as_u64().unwrap_or(0);
+    ensure!(count("moved_in") >= 500 && count("moved_out") >= 100, "{tiers}");
+    ensure!(count("moved_in") == count("moved_out") + count("fast_frames"), "{tiers}");
+    Ok(())
 }
 
 /// Tables become nested and shadowed again while two processors use them.
