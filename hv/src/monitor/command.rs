@@ -69,7 +69,7 @@ pub enum Command<'a> {
     Shadow,
     /// Show which parts of the address spaces are nested.
     Agile,
-    /// Show the regions that the guest has defined, or place one of them.
+    /// Show the guest's regions, those that were found too, or place one of them.
     Regions(Option<(u64, Placement)>),
     /// Have the hypervisor find regions, or no longer.
     FindRegions(Regions),
@@ -302,7 +302,7 @@ impl<'a> Words<'a> {
         place.map(Some).ok_or(ParseError::Not(word, "a hexadecimal address or a register"))
     }
 
-    /// A policy for regions, or a region of the guest's and where it is to be.
+    /// A policy for regions, or a region's number and where it is to be.
     fn regions(&mut self) -> Result<Command<'a>, ParseError<'a>> {
         let Some(word) = self.next() else { return Ok(Command::Regions(None)) };
         if let Ok(wanted) = word.parse() {

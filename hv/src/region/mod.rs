@@ -53,7 +53,7 @@ impl Rid {
     /// The first seed region of an address space.
     const SEEDS: u16 = 3;
     /// The first region that is not in a fixed place.
-    const FIRST: u16 = Rid::SEEDS + SPACES;
+    pub const FIRST: u16 = Rid::SEEDS + SPACES;
 
     /// The region that collects new frames of an address space.
     pub const fn seed(space: Space) -> Rid {

@@ -1,7 +1,8 @@
-//! The regions that a guest has divided its memory into.
+//! The regions of a guest's memory: those that it has defined, and those that the hypervisor has found.
 
 use core::fmt::{self, Write};
 
+use abi::hypercall::REGIONS_MAX;
 use abi::regions::Regions;
 use arrayvec::ArrayVec;
 
@@ -151,7 +152,15 @@ pub fn want<V: Virt, M: HostMemory>(view: &mut View<'_, V, M>, wanted: Regions) 
     }
 }
 
-/// Maps a region of the guest's to a cache, or makes it global.
+/// The region that the list shows with this number. The guest's begin at 1 and end before those that are found.
+fn shown_as(records: &Records, number: u64) -> Option<Rid> {
+    let found = || records.found().map(|(rid, _)| rid).find(|rid| u64::from(rid.number()) == number);
+    records.guest.rid(number).or_else(found)
+}
+
+const _: () = assert!(REGIONS_MAX < Rid::FIRST as u64, "no two of them have one number");
+
+/// Maps a region to a cache, or makes it global.
 pub fn place<V: Virt, M: HostMemory>(
     view: &mut View<'_, V, M>,
     region: u64,
@@ -162,9 +171,9 @@ pub fn place<V: Virt, M: HostMemory>(
     let Some(vcpu) = view.vcpus.first_mut() else { return Ok(()) };
     let mut records = vm.regions.lock(core::hint::spin_loop);
     let Some((records, rid)) =
-        records.as_deref_mut().and_then(|records| records.guest.rid(region).map(|rid| (records, rid)))
+        records.as_deref_mut().and_then(|records| shown_as(records, region).map(|rid| (records, rid)))
     else {
-        return writeln!(answer, "the guest has no region {region}");
+        return writeln!(answer, "there is no region {region}; `regions` lists those that there are");
     };
     let placed = match to {
         Placement::Global => vm.globalise(vcpu.id, &mut vcpu.work, records, rid),
