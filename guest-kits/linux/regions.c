@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT OR GPL-2.0
 /*
  * Puts the frames of slab caches into regions of the hypervisor's: what a part of the kernel uses together is then known to be so.
- * Which caches is written to /sys/kernel/palimpsest/regions at run time, by name or as one of the sets below; the kernel
- * needs no rebuild.
+ * Which caches is said by the parameter `regions` when the module is loaded, and written to /sys/kernel/palimpsest/regions at
+ * run time, by name or as one of the sets below; the kernel needs no rebuild.
  *
  * How frames are found. SLUB takes all its memory in allocate_slab(), whose return a kretprobe sees. It frees pages by the
  * common function, whose tracepoint kmem:mm_page_free sees all pages; a byte for each frame says which are of
@@ -23,6 +23,7 @@
 #include <linux/memory_hotplug.h>
 #include <linux/mm.h>
 #include <linux/module.h>
+#include <linux/moduleparam.h>
 #include <linux/sched.h>
 #include <linux/slab.h>
 #include <linux/spinlock.h>
@@ -71,6 +72,9 @@ struct region {
 };
 
 static struct region regions[MOST];
+static char *at_load;
+module_param_named(regions, at_load, charp, 0444);
+MODULE_PARM_DESC(regions, "Slab caches, or sets of them, that begin as regions: NAME[,NAME...]");
 static DEFINE_RAW_SPINLOCK(lock);
 /* Held to add and to end regions. */
 static DEFINE_MUTEX(changing);
@@ -306,6 +310,22 @@ static struct kobj_attribute regions_file = __ATTR_RW(regions);
 static struct kobj_attribute missed_file = __ATTR_RO(missed);
 static const struct attribute *files[] = { &regions_file.attr, &missed_file.attr, NULL };
 
+/* Begins the regions of the parameter; the module does without one that it cannot have. */
+static void begin_at_load(void)
+{
+	char *copy = kstrdup(at_load, GFP_KERNEL), *rest = copy, *name;
+
+	mutex_lock(&changing);
+	while ((name = strsep(&rest, ",")) != NULL) {
+		int error = *name && strlen(name) <= SLAB_NAME_LENGTH ? begin(name) : -EINVAL;
+
+		if (error)
+			pr_err("regions: \"%s\" cannot be a region: error %d\n", name, error);
+	}
+	mutex_unlock(&changing);
+	kfree(copy);
+}
+
 static void find_page_free(struct tracepoint *tracepoint, void *unused)
 {
 	if (!strcmp(tracepoint->name, "mm_page_free"))
@@ -333,8 +353,10 @@ int regions_begin(struct kobject *directory)
 	if (error)
 		goto unprobe;
 	error = sysfs_create_files(directory, files);
-	if (!error)
+	if (!error) {
+		begin_at_load();
 		return 0;
+	}
 	unregister_kretprobe(&allocations);
 unprobe:
 	tracepoint_probe_unregister(page_free, see_free, NULL);

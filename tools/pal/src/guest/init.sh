@@ -16,9 +16,18 @@ export PATH=/bin:/usr/bin:/sbin:/usr/sbin:/pal/bin HOME=/root USER=root TERM=dum
 hostname palimpsest
 ip link set lo up 2>/dev/null
 
-# Drivers of virtio devices, in an order in which they can be loaded, and the guest kit (--kit).
+# Drivers of virtio devices, in an order in which they can be loaded, and the guest kit (--kit). Their parameters are words of the
+# kernel's command line, as for modprobe: NAME.PARAMETER=VALUE.
+cmdline=$(cat /proc/cmdline)
 for module in /pal/modules/*.ko; do
-    [ -e "$module" ] && insmod "$module"
+    [ -e "$module" ] || continue
+    name=${module##*/}
+    name=${name#*-}
+    parameters=
+    for word in $cmdline; do
+        case $word in "${name%.ko}".*=*) parameters="$parameters ${word#*.}" ;; esac
+    done
+    insmod "$module" $parameters
 done
 # They may have brought the console.
 exec </dev/console >/dev/console 2>&1
@@ -27,7 +36,7 @@ nonce=
 size=
 root=
 init=
-for word in $(cat /proc/cmdline); do
+for word in $cmdline; do
     case $word in
     pal.nonce=*) nonce=${word#*=} ;;
     pal.term=*) TERM=${word#*=} ;;
