@@ -32,9 +32,10 @@ const WITHIN_MS: u64 = 10_000;
 type Run = fn(&ReproduceArgs, &Project, &Ui) -> Result<u8>;
 
 /// All of them: the name, what it shows, whose it is, and what runs it.
-const FIGURES: [(&str, &str, &str, Run); 7] = [
+const FIGURES: [(&str, &str, &str, Run); 8] = [
     (NAME, SHOWS, PAPER, run),
     (load::SIZES, load::SIZES_SHOW, PAPER, load::run_sizes),
+    (load::SIZES_TOO, load::SIZES_TOO_SHOWS, PAPER, load::run_sizes),
     (load::HISTOGRAM, load::HISTOGRAM_SHOWS, PAPER, load::run_histogram),
     (slow::NAME, slow::SHOWS, PAPER, slow::run),
     (states::NAME, states::SHOWS, PAPER, states::run),

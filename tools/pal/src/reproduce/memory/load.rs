@@ -15,6 +15,9 @@ use crate::{
 
 pub const SIZES: &str = "memory-fig67";
 pub const SIZES_SHOW: &str = "working sets over time (and figure 71)";
+/// The same run under the name of the other figure that it is.
+pub const SIZES_TOO: &str = "memory-fig71";
+pub const SIZES_TOO_SHOWS: &str = "the same as memory-fig67: one run is both figures";
 pub const HISTOGRAM: &str = "memory-fig68";
 pub const HISTOGRAM_SHOWS: &str = "pages by the ones of their access histories";
 pub const SAVING: &str = "memory-fig73";
