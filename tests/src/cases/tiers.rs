@@ -22,7 +22,11 @@ pub const CASES: &[Case] = &[
     only("qemu-svm", "tiers: the machine's tables name the fast memory", named),
     only("qemu-svm", "tiers: what is only read is discarded, nested", |c| reads(c, "nested")).at_length(),
     only("qemu-svm", "tiers: what is only read is discarded, shadow", |c| reads(c, "shadow")).at_length(),
-    only("qemu-svm", "tiers: of two guests the one in need gets more", needs),
+    only("qemu-svm", "tiers: of two guests the one in need gets more", |c| needs(c, "estate-qos")),
+    only("qemu-svm", "tiers: of two guests the one in need gets more, resources first", |c| {
+        needs(c, "estate-resource")
+    })
+    .at_length(),
     only("qemu-svm", "tiers: two guests share by weights and by working sets", divided).at_length(),
     only("qemu-svm", "tiers: a guest says what it wants", targets),
     only("qemu-svm", "tiers: what cannot be is named", mistakes),
@@ -257,8 +261,8 @@ fn two(context: &Context, sharing: &str, ms: u64, sleep: u64) -> Result<[Value; 
 
 /// Both begin with an eighth of the fast memory. The one whose hot pages find no room there gets more, step by step; the other keeps an
 /// eighth, and uses little of it.
-fn needs(context: &Context) -> Result<()> {
-    let [idle, needy] = two(context, "estate-qos", 5500, 7)?;
+fn needs(context: &Context, sharing: &str) -> Result<()> {
+    let [idle, needy] = two(context, sharing, 5500, 7)?;
     let count = |tiers: &Value, key: &str| tiers[key].as_u64().unwrap_or(u64::MAX);
     let share = |tiers: &Value| count(tiers, "fast_share");
     ensure!(count(&idle, "e_state") == 7 && share(&idle) == SHARED / 8, "{idle}");
@@ -330,5 +334,25 @@ fn mistakes(context: &Context) -> Result<()> {
     refused(&["--fast-mem", "16", "--hv-arg", "fast-mem=8@40"], "overlap")?;
     refused(&["--fast-mem", "16", "--overcommit"], "--overcommit")?;
     let native = ["run", "--machine", "native", "--fast-mem", "16", "--exec", "true"];
-    context.pal(native, None)?.status(2)?.says("bochs-vtx").map(drop)
+    context.pal(native, None)?.status(2)?.says("bochs-vtx")?;
+    refused(&["--fast-evict", "clock"], "no fast memory")?;
+    described(context)
+}
+
+/// A lab machine's description says what memory is slow: the rest is fast for the hypervisor as well, and `--fast-mem` cannot say otherwise.
+fn described(context: &Context) -> Result<()> {
+    let text = context.pal(["lab", "show", "--toml", "westmere-x5660"], None)?.status(0)?.stdout();
+    let slow =
+        "\n[[memory.range]]\nfrom_mib = 0\nto_mib = 100\n[[memory.range]]\nfrom_mib = 164\nto_mib = 100000\n";
+    let (lab, stats) = (context.file("slow.toml", text + slow)?, context.path("stats.json"));
+    let machine = ["--lab", &lab, "--lab-model", "count"];
+    context
+        .kit("print=hello", &[&machine[..], &["--stats", &stats]].concat())?
+        .status(0)?
+        .has("kit: hello")?;
+    let tiers = &read_stats(&stats)?["guests"][0]["paging"]["tiers"];
+    // Some of the 64 MiB may be in use when the machine starts.
+    ensure!(tiers["fast_share"].as_u64().is_some_and(|frames| (8192..=16_384).contains(&frames)), "{tiers}");
+    let run = context.kit("print=hello", &[&machine[..], &["--fast-mem", "32@90"]].concat())?;
+    run.status(2)?.says("memory of the slow tier at 32@90 MiB").map(drop)
 }

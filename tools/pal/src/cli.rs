@@ -215,19 +215,20 @@ pub struct RunArgs {
     #[arg(long, requires = "overcommit", help_heading = "Machine")]
     pub balloon: bool,
     /// Fast memory beside the machine's other memory, which hot pages of guests are moved to: MIB more, or MIB@MIB for a
-    /// part of the machine's memory (how much, and where it begins). On a lab machine all other memory is its slow tier
+    /// part of the machine's memory (how much, and where it begins). On a lab machine all other memory is its slow tier. Default:
+    /// what is not slow by the description of a lab machine that has memory of the slow tier
     #[arg(long, value_name = "MIB[@MIB]", help_heading = "Machine")]
     pub fast_mem: Option<FastMem>,
     /// How guests share the fast memory: static (`fast_mib` of a description), shares (weights), wss (working sets), estate-qos or
     /// estate-resource (steps of an eighth). Default: shares
-    #[arg(long, value_name = "HOW", requires = "fast_mem", value_parser = sharing(), help_heading = "Machine")]
+    #[arg(long, value_name = "HOW", value_parser = sharing(), help_heading = "Machine")]
     pub fast_sharing: Option<Sharing>,
     /// Which pages are hot: `threshold`, accessed in 22 of 32 samples; `histogram`, as many as there is room for. Default: threshold
-    #[arg(long, value_name = "POLICY", requires = "fast_mem", value_parser = hot_policy(), help_heading = "Machine")]
+    #[arg(long, value_name = "POLICY", value_parser = hot_policy(), help_heading = "Machine")]
     pub fast_policy: Option<HotPolicy>,
     /// Which pages leave fast memory when others are to come: `lazy`, those without an access in 30 samples; or those that a policy of
     /// page replacement evicts: clock, clock-pro, seq, apr, lru, s3-fifo or sieve. Default: lazy
-    #[arg(long, value_name = "POLICY", requires = "fast_mem", value_parser = eviction(), help_heading = "Machine")]
+    #[arg(long, value_name = "POLICY", value_parser = eviction(), help_heading = "Machine")]
     pub fast_evict: Option<Eviction>,
     /// Memory of the machine in MiB. Default: what the hypervisor and all memory of the guests need; with --overcommit it can be
     /// less

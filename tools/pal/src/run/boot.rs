@@ -2,6 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
+use abi::tiers::FastRange;
 use anyhow::{Context, Result};
 
 use super::{
@@ -177,8 +178,9 @@ struct Hypervisor {
     image: PathBuf,
     bundle: Option<Vec<u8>>,
     memory_mib: u64,
-    /// Where its fast memory is.
+    /// The fast memory that is asked for, and all that there is.
     fast: Option<fast::Layout>,
+    fast_ranges: Vec<FastRange>,
     /// The disks that are not in the bundle.
     disks: Vec<qemu::MappedDisk>,
 }
@@ -199,7 +201,8 @@ impl Hypervisor {
         let memory_mib = args.host_mem.unwrap_or(guests_mib + HYPERVISOR_MIB + bundle_mib + unpacked_mib);
         let fast = args.fast_mem.map(|wanted| fast::place(wanted, args.machine, memory_mib)).transpose()?;
         let memory_mib = fast.map_or(memory_mib, |fast| fast.memory_mib);
-        Ok(Self { image, bundle, disks, memory_mib, fast })
+        let fast_ranges = fast::ranges(args, fast, memory_mib)?;
+        Ok(Self { image, bundle, disks, memory_mib, fast, fast_ranges })
     }
 
     /// Its command line, with what it does at the end.
@@ -235,7 +238,7 @@ impl Hypervisor {
         if args.lab.lab.is_some() {
             words += &format!(" lab={:#x}", lab::attach::COUNTERS);
         }
-        words += &fast::words(args, self.fast);
+        words += &fast::words(args, &self.fast_ranges);
         if args.lab.lab_time {
             words += " lab-time=on";
         }

@@ -1,12 +1,14 @@
-//! Fast memory of the machine: where it is, for the hypervisor's command line and for the model of a lab machine.
+//! Fast memory of the machine: where it is, for the hypervisor's command line and for the model of a lab machine. A person names it, or
+//! the lab machine's description, by saying what memory is of the slow tier.
 
 use std::{fmt, str::FromStr};
 
-use abi::tiers::{FastRange, NotARange};
+use abi::tiers::{FastRange, MAX_FAST_RANGES, NotARange};
 use anyhow::Result;
 
 use crate::{
     cli::{Machine, RunArgs},
+    lab,
     status::Usage,
 };
 
@@ -83,10 +85,78 @@ pub fn place(wanted: FastMem, machine: Machine, memory_mib: u64) -> Result<Layou
     Ok(Layout { memory_mib, range, end_mib })
 }
 
+/// The ranges of the slow tier that a lab machine's description names, in order.
+fn slow_ranges(args: &RunArgs) -> Result<Vec<(u64, u64)>> {
+    let Some(name) = &args.lab.lab else { return Ok(Vec::new()) };
+    let (_, machine) = lab::find(name)?;
+    let ranges = machine.memory.get_ref().range.iter().map(|range| range.get_ref());
+    let mut slow: Vec<_> =
+        ranges.filter(|range| range.node.is_none()).map(|range| (range.from_mib, range.to_mib)).collect();
+    slow.sort_unstable();
+    Ok(slow)
+}
+
+/// What `slow` leaves of a machine's memory of `memory_mib` MiB.
+fn rest(slow: &[(u64, u64)], machine: Machine, memory_mib: u64) -> Vec<FastRange> {
+    let (split, low) = split(machine);
+    let ram = if memory_mib < split {
+        [(FIRST, memory_mib), (0, 0)]
+    } else {
+        [(FIRST, low), (4096, 4096 + memory_mib - low)]
+    };
+    let mut fast = Vec::new();
+    for (mut from, end) in ram {
+        for (slow_from, slow_end) in slow.iter().copied().chain([(end, end)]) {
+            let to = slow_from.min(end);
+            if from < to {
+                fast.push(FastRange { start_mib: from, mib: to - from });
+            }
+            from = from.max(slow_end);
+        }
+    }
+    fast
+}
+
+/// The machine's fast memory: what a person asks for, or else what a lab machine's description says that is not of the slow tier.
+///
+/// # Errors
+/// [`Usage`]: the description calls slow what is asked for, or has too many ranges.
+pub fn ranges(args: &RunArgs, layout: Option<Layout>, memory_mib: u64) -> Result<Vec<FastRange>> {
+    let slow = slow_ranges(args)?;
+    let is_slow = |range: FastRange| {
+        slow.iter().any(|(from, to)| range.overlaps(&FastRange { start_mib: *from, mib: to - from }))
+    };
+    match layout {
+        Some(Layout { range, .. }) if is_slow(range) => {
+            let text = format!(
+                "--fast-mem: the lab machine's description has memory of the slow tier at {range} MiB ([[memory.range]] without a \
+                 node); leave --fast-mem out, which takes what is not slow, or name another range, as MIB@MIB"
+            );
+            Err(Usage::new(text).into())
+        }
+        Some(Layout { range, .. }) => Ok(vec![range]),
+        None if slow.is_empty() => Ok(Vec::new()),
+        None => {
+            let fast = rest(&slow, args.machine, memory_mib);
+            if fast.len() > MAX_FAST_RANGES {
+                let text = format!(
+                    "--lab: the description leaves {} pieces of fast memory between ranges of the slow tier; the hypervisor takes \
+                     {MAX_FAST_RANGES} at most",
+                    fast.len()
+                );
+                return Err(Usage::new(text).into());
+            }
+            Ok(fast)
+        }
+    }
+}
+
 /// The words for the hypervisor's command line.
-pub fn words(args: &RunArgs, layout: Option<Layout>) -> String {
-    let Some(Layout { range, .. }) = layout else { return String::new() };
-    let mut words = format!(" fast-mem={range}");
+pub fn words(args: &RunArgs, ranges: &[FastRange]) -> String {
+    let mut words: String = ranges.iter().map(|range| format!(" fast-mem={range}")).collect();
+    if ranges.is_empty() {
+        return words;
+    }
     if let Some(sharing) = args.fast_sharing {
         words += &format!(" fast-sharing={sharing}");
     }
@@ -122,6 +192,17 @@ pub fn describe(text: &str, Layout { range, end_mib, .. }: Layout) -> String {
 /// [`Usage`].
 pub fn check(args: &RunArgs) -> Result<()> {
     let wrong = |text: &str| Err(Usage::new(text).into());
+    let how = [
+        ("--fast-sharing", args.fast_sharing.is_some()),
+        ("--fast-policy", args.fast_policy.is_some()),
+        ("--fast-evict", args.fast_evict.is_some()),
+    ];
+    let given = how.into_iter().find(|(_, is_given)| *is_given && args.fast_mem.is_none());
+    if let Some((option, _)) = given.filter(|_| slow_ranges(args).is_ok_and(|slow| slow.is_empty())) {
+        return wrong(&format!(
+            "{option}: this machine has no fast memory; add --fast-mem, or a lab machine whose description has memory of the slow tier"
+        ));
+    }
     match args.fast_mem {
         Some(_) if matches!(args.machine, Machine::Native | Machine::BochsNative) => {
             wrong("--fast-mem: the hypervisor divides it; take --machine qemu-svm or bochs-vtx")
@@ -167,5 +248,18 @@ mod tests {
             [(0, None), (32, Some(0)), (96, None)]
         );
         assert_eq!(describe(&described, placed("1@1", 10)), described);
+    }
+
+    #[test]
+    fn what_is_not_slow_is_fast() {
+        let rest = |slow: &[(u64, u64)], mib| -> Vec<String> {
+            rest(slow, Machine::QemuSvm, mib).iter().map(FastRange::to_string).collect()
+        };
+        assert_eq!(rest(&[(0, 64), (96, 1 << 20)], 500), ["32@64"]);
+        assert_eq!(rest(&[(100, 200), (200, 300), (400, 450)], 500), ["68@32", "100@300", "50@450"]);
+        assert_eq!(rest(&[(0, 1 << 20)], 500), [""; 0]);
+        // A hole below 4 GiB; memory ends at 5120 MiB.
+        assert_eq!(rest(&[(0, 2000)], 3072), ["48@2000", "1024@4096"]);
+        assert_eq!(rest(&[(0, 4100), (5000, 6000)], 3072), ["900@4100"]);
     }
 }
