@@ -120,6 +120,11 @@ impl Partition {
         (Rid::FIRST as usize + regions, nodes)
     }
 
+    /// Records of regions for `frames` frames.
+    pub const fn regions_for(frames: usize) -> usize {
+        Partition::records_for(frames).0
+    }
+
     /// Bytes of host memory that the records of `frames` frames take, without the tables of pieces (a 512th of it).
     pub const fn bytes_for(frames: usize) -> usize {
         let (regions, nodes) = Partition::records_for(frames);

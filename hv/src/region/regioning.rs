@@ -227,6 +227,12 @@ impl Regioning {
         })
     }
 
+    /// Bytes of host memory for records of this many regions, without the tables of pieces.
+    pub const fn bytes_for(regions: usize) -> usize {
+        Pieces::<Seen>::frames(regions) * crate::arch::addr::PAGE_SIZE as usize
+            + SPACES as usize * size_of::<OfSpace>()
+    }
+
     /// The answer to what a VCPU did in an address space, at this virtual time of its own there.
     pub fn on(&mut self, partition: &mut Partition, space: Space, now_ns: u64, event: Event) -> Answer {
         let Some(of) = self.spaces.get_mut(usize::from(space.0)) else { return Answer::new(Change::None) };

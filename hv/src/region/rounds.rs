@@ -162,6 +162,11 @@ impl Rounds {
         Ok(rounds)
     }
 
+    /// Bytes of host memory for a VM of this many frames, beside those of its partition and its histories.
+    pub const fn bytes_for(frames: usize) -> usize {
+        Regioning::bytes_for(Partition::regions_for(frames)) + Spaces::BYTES
+    }
+
     /// Has regions found in another way. Those that there are stay; a phase that is running is over.
     ///
     /// # Errors

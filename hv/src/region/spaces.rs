@@ -138,6 +138,9 @@ pub struct Spaces {
 }
 
 impl Spaces {
+    /// Bytes of host memory that they take.
+    pub const BYTES: usize = SPACES as usize * (size_of::<Slot>() + size_of::<u64>());
+
     /// None but the VM.
     ///
     /// # Errors

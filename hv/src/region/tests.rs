@@ -7,6 +7,7 @@
 
 mod lru;
 mod machine;
+mod memory;
 mod program;
 
 use self::machine::{CACHE, Machine, Mapping};

@@ -58,7 +58,7 @@ impl Partition {
 
     /// Bytes of host memory that histories of this many frames take, beside [`Partition::bytes_for`].
     pub const fn history_bytes_for(frames: usize) -> usize {
-        Histories::bytes_for(frames, Partition::records_for(frames).0)
+        Histories::bytes_for(frames, Partition::regions_for(frames))
     }
 
     /// Takes a sample of an address space, or a part of at most `groups` groups of 64 frames ([`Histories::scan`]); at once complete

@@ -3,7 +3,6 @@
 mod history;
 
 use super::*;
-use crate::arch::addr::PAGE_SIZE;
 use crate::region::{DOMAINS, Domain};
 
 const RAM: [Range<Gfn>; 2] = [Gfn(0)..Gfn(16), Gfn(32)..Gfn(56)];
@@ -168,17 +167,4 @@ fn domains_are_sets() {
     let two = Domains::only(domain(1)).and(Domains::only(domain(15)));
     assert!(two.contains(domain(15)) && !two.contains(domain(0)));
     assert!(two.without(two).is_empty());
-}
-
-/// The goal is 1.5 % of guest memory, together with the record of each frame of the host.
-#[test]
-fn records_take_a_small_share_of_memory() {
-    for megabytes in [64, 512, 4096, 65_536] {
-        let frames = (megabytes << 20) / PAGE_SIZE as usize;
-        let records = Partition::bytes_for(frames) as f64;
-        let own = 100.0 * records / (megabytes << 20) as f64;
-        let with_frames = own + 100.0 * 16.0 / PAGE_SIZE as f64;
-        assert!(with_frames <= 1.5, "{megabytes} MiB: {own:.2} %, {with_frames:.2} % with frame records");
-        println!("{megabytes} MiB: {own:.2} %");
-    }
 }
