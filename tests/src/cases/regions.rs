@@ -204,8 +204,9 @@ fn gains(context: &Context) -> Result<()> {
     ensure!(picoseconds < 50_000, "{picoseconds} ps for an access: {said}{regions}");
     seen(context, &samples, count("region_moves"))?;
     // Both processors count, and what they wait for each other, which is more where the machine below is busy. The goal is 3000
-    // instructions; it is 3700 to 4100 now, with modelled time.
-    ensure!((100..20_000).contains(&count("move_instructions")), "{regions}");
+    // instructions; it is 3700 to 4100 now, with modelled time, and was 4900 in one of three runs on a machine with five times as much to do
+    // as it has processors. Twice of it is a mistake.
+    ensure!((100..8_000).contains(&count("move_instructions")), "{regions}");
     Ok(())
 }
 

@@ -134,14 +134,16 @@ fn regions(context: &Context) -> Result<()> {
     Ok(())
 }
 
-/// Pages move to fast memory, which has room for some of those that are hot, and back while four VCPUs use them.
+/// Pages move to fast memory, which has room for some of those that are hot, and back while four VCPUs use them. On shadow tables few do,
+/// as QEMU takes most of the time there.
 fn tiers(context: &Context) -> Result<()> {
     let path = context.path("stats.json");
     let fast = ["--nested-page", "4K", "--fast-mem", "2", "--fast-policy", "histogram", "--stats", &path];
     storm(context, &[&TWO_DOMAINS[..], &fast].concat())?;
     let tiers = &read_stats(&path)?["guests"][0]["paging"]["tiers"];
     let count = |key: &str| tiers[key].as_u64().unwrap_or(0);
-    ensure!(count("moved_in") >= 500 && count("moved_out") >= 100, "{tiers}");
+    let [least_in, least_out] = if context.mode.is_none() { [500, 100] } else { [200, 0] };
+    ensure!(count("moved_in") >= least_in && count("moved_out") >= least_out, "{tiers}");
     ensure!(count("moved_in") == count("moved_out") + count("fast_frames"), "{tiers}");
     Ok(())
 }
