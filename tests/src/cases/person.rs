@@ -1,8 +1,8 @@
 //! A person at a terminal, and what happens to the machine when pal is ended from outside.
 
-use std::{thread::sleep, time::Duration};
+use std::{os::unix::fs::MetadataExt as _, thread::sleep, time::Duration};
 
-use anyhow::{Result, ensure};
+use anyhow::{Context as _, Result, ensure};
 
 use super::{Case, SHADOW, both, hypervisor, only};
 use crate::{context::Context, pty::Person};
@@ -55,15 +55,39 @@ fn quit(context: &Context) -> Result<()> {
     Ok(())
 }
 
+/// In the hypervisor's machine while pages of the guest are on a disk, which is a file of this run's.
 fn signal(context: &Context) -> Result<()> {
-    let mut person = Person::start(context, &[])?;
+    let has_disk = context.nested() && context.mode.is_none();
+    let disk = ["--overcommit", "--mem", "128", "--resident", "40", "--host-mem", "80", "--page-disk", "128"];
+    let mut person = Person::start(context, if has_disk { &disk } else { &[] })?;
     person.sees("guest:")?;
     let qemu = children(person.pid());
+    let lines = qemu.iter().filter_map(|pid| std::fs::read(format!("/proc/{pid}/cmdline")).ok());
+    let lines: Vec<String> = lines.map(|line| String::from_utf8_lossy(&line).into_owned()).collect();
+    let pages =
+        lines.iter().find_map(|line| line.split(['\0', ',']).find_map(|word| word.strip_prefix("file=")));
+    let is_used = |path: &str| std::fs::metadata(path).is_ok_and(|file| file.blocks() > 100);
+    if has_disk {
+        let path = pages.context("QEMU has no disk for pages")?;
+        // More than the frames and what is compressed hold; it comes and goes until the end.
+        person.types("dd if=/dev/urandom of=/f bs=1M count=60; while :; do md5sum /f; done\r")?;
+        for _ in 0..1200 {
+            if is_used(path) {
+                break;
+            }
+            sleep(Duration::from_millis(50));
+        }
+        ensure!(is_used(path), "no page goes to the disk: {}", person.shown);
+    }
     let pid = rustix::process::Pid::from_raw(person.pid().cast_signed()).expect("a process has an id");
     rustix::process::kill_process(pid, rustix::process::Signal::TERM)?;
     ensure!(person.ends()? == Some(143), "{}", person.shown);
     ensure!(person.terminal_is_sane()?, "the terminal is still in raw mode");
     ensure!(!qemu.is_empty() && qemu.iter().all(|&pid| is_gone(pid)), "QEMU is still there");
+    ensure!(
+        pages.is_none_or(|path| !std::path::Path::new(path).exists()),
+        "the disk for pages is still there"
+    );
     Ok(())
 }
 

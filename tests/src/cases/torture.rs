@@ -11,7 +11,7 @@ use crate::context::Context;
 /// Agile paging that changes tables often.
 const AGILE: &str = "agile,window_ms=20,timeout_ms=20,start_ms=5";
 /// Phases as often as can be, for regions of any size that are used for any time.
-const REGIONS: &str = "balance,q_us=1000,period_ms=10,phase_ms=3,least_us=0,cache_kib=64";
+const REGIONS: &str = "q_us=1000,period_ms=10,phase_ms=3,least_us=0,cache_kib=64";
 
 /// Cases for each mode: what follows the comma are more words for the kit.
 macro_rules! cases {
@@ -62,7 +62,10 @@ fn paging(context: &Context, options: &[&str]) -> Result<Value> {
 /// Memory is closed in phases, and in what the balancer maps to the other cache: in nine runs there were 26 to 74 rounds, with 950 to
 /// 2200 touches of closed memory.
 fn regions(context: &Context) -> Result<()> {
-    let paging = paging(context, &["--pcpus", "2,sockets=2", "--regions", REGIONS])?;
+    // A policy for each kind of tables.
+    let policy = if context.mode == Some("shadow") { "partition" } else { "balance" };
+    let policy = format!("{policy},{REGIONS}");
+    let paging = paging(context, &["--pcpus", "2,sockets=2", "--regions", &policy])?;
     let regions = &paging["regions"];
     let least = [("rounds", 5), ("touches", 200), ("regions_born", 2), ("regions_placed", 1)];
     let few = least.iter().find(|(key, least)| regions[*key].as_u64().is_none_or(|count| count < *least));
