@@ -158,7 +158,7 @@ keys! {
     COUNTERS = "counters", GUEST = "guest",
     // stats.time
     TIME = "time", RAN = "ran", WAITED = "waited", CAPPED = "capped", WAKES = "wakes", BOOSTS = "boosts", STEALS = "steals",
-    MOVES_WITHIN_CACHE = "moves_within_cache", MOVES_ACROSS_CACHES = "moves_across_caches",
+    MOVES_WITHIN_CACHE = "moves_within_cache", MOVES_ACROSS_CACHES = "moves_across_caches", UNBOUND = "unbound", DRAWN_BACK = "drawn_back",
     // stats.pcpus
     BUSY = "busy", IDLE = "idle", KICKS = "kicks",
     // stats.host

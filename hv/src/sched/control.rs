@@ -214,7 +214,7 @@ impl<P: Policy> Scheduler<P> {
             vcpu.binds = false;
         } else {
             vcpu.stats.far_moves += 1;
-            vcpu.cross(common.settle, how == Arrival::Stolen, now);
+            vcpu.cross([from.llc, to.llc], common.settle, how == Arrival::Stolen, now);
             if vcpu.is_bound() {
                 self.binds(to.pcpu, now);
             }

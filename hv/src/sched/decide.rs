@@ -6,7 +6,7 @@
 //! The rule between LLCs: a PCPU steals a VCPU from another LLC only if it would otherwise halt or run one that is
 //! ahead by more than half a slice, and if its own LLC offers nothing, or only VCPUs that lag less; and never one that
 //! has crossed LLCs less than 10 ms ago ([`Vcpu::allowed`](super::vcpu::Vcpu::allowed)). One that has followed its memory to an LLC
-//! (`Why::MoveTo`) is bound to it until it has run there for 10 ms; only an idle PCPU may take it, after it has waited for 10 ms.
+//! (`Why::MoveTo`) is bound to it until it has run there for 10 ms or more; only a PCPU that idles for long may take it (`binding`).
 
 use super::policy::{Arrival, Forced, Policy, PublishedLoad};
 use super::queue::Queue;

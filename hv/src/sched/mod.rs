@@ -11,7 +11,7 @@
 //! | [`types`] | what goes in and out |
 //! | [`policy`] | what a policy decides; [`credit`] (with `account`), [`round_robin`], [`replay`] are such |
 //! | `vcpu`, [`vm`], `cap` | the state of a VCPU, of a VM, and of its cap |
-//! | `heap`, `queue` | one PCPU's queue, without locks |
+//! | `heap`, `queue`, `changes` | one PCPU's queue, without locks; what changes there with a VM's weight or cap |
 //! | `binding` | VCPUs that stay in an LLC |
 //! | `decide` | decisions, stealing, idling |
 //! | `control` | waking, pausing; VMs and VCPUs that come and go |
@@ -34,6 +34,7 @@
 mod account;
 mod binding;
 mod cap;
+mod changes;
 mod control;
 pub mod credit;
 mod decide;

@@ -10,7 +10,7 @@ use super::cap::Throttled;
 use super::heap::{Heap, Item, before};
 use super::policy::{Arrival, Policy};
 use super::topology::{PcpuId, PcpuSet};
-use super::types::{Decision, PcpuStats, VcpuId, VmId, Why};
+use super::types::{Decision, PcpuStats, VcpuId, Why};
 use super::vcpu::{Place, Stays, Vcpu};
 use super::vm::Vm;
 
@@ -37,6 +37,8 @@ pub(super) struct Queue<P: Policy> {
     /// The PCPU halts.
     pub idle: bool,
     pub idle_since: u64,
+    /// [`PcpuStats::switches`], and when it was first seen with nothing to run since that switch.
+    pub idles: (u64, u64),
     /// It has stolen a VCPU or has left idle, and has not yet looked whether more waits for other PCPUs.
     pub looks_round: bool,
     /// Another PCPU has made its last decision ([`Queue::start`]): there is nothing to be done behind that.
@@ -59,6 +61,7 @@ impl<P: Policy> Queue<P> {
             leaving: None,
             idle: false,
             idle_since: 0,
+            idles: (u64::MAX, 0),
             looks_round: false,
             is_settled: false,
             settled_at: u64::MAX,
@@ -238,35 +241,6 @@ impl<P: Policy> Queue<P> {
             self.settled_at = self.settled_at.min(settled_at);
         }
         self.waiting.push(Item::new(key, id, allowed));
-    }
-
-    /// Sorts a VM's waiting VCPUs again after its weight has changed.
-    pub(super) fn requeue(&mut self, common: &Common<P>, vm: VmId, now: u64) {
-        for index in 0..self.vcpus.len() {
-            let waits = |vcpu: &Vcpu<P::Account>| vcpu.vm == vm && vcpu.place == Place::Waiting;
-            let id = VcpuId(index as u16);
-            if self.vcpus[index].as_deref().is_some_and(waits)
-                && let Some(item) = self.waiting.remove_one(id)
-            {
-                let (policy, sum, vcpu, vm) = self.parts(common, id);
-                policy.enter(sum, &mut vcpu.account, vm, Arrival::Preempted, now);
-                let key = policy.key(&vcpu.account);
-                // The set of allowed PCPUs is the same: no other PCPU needs to hear of it.
-                self.waiting.push(Item { key, ..item });
-            }
-        }
-    }
-
-    /// Unthrottles a VM's VCPUs after its cap has changed.
-    pub(super) fn release_vm(&mut self, common: &Common<P>, vm: VmId, now: u64) {
-        for index in 0..self.vcpus.len() {
-            let held = |vcpu: &Vcpu<P::Account>| vcpu.vm == vm && vcpu.place == Place::Capped;
-            if self.vcpus[index].as_deref().is_some_and(held) {
-                let id = VcpuId(index as u16);
-                self.unlink(id);
-                self.enqueue(common, id, Arrival::Resumed, now);
-            }
-        }
     }
 
     /// A resting VCPU wants to run, and may.

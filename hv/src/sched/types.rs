@@ -92,6 +92,8 @@ pub struct VcpuStats {
     pub steals: u64,
     /// How often it was stolen although it was bound to an LLC.
     pub unbound: u64,
+    /// How often its memory has drawn it back from where it was stolen to.
+    pub drawn_back: u64,
     /// Moves of any kind to a PCPU of the same LLC.
     pub near_moves: u64,
     /// Moves of any kind to a PCPU of another LLC.

@@ -45,6 +45,12 @@ pub(super) struct Vcpu<A> {
     pub binds: bool,
     /// While it is bound, the time in [`VcpuStats::ran`] at which it no longer is; `settled_at` is [`BOUND`] away.
     pub bound_until: Option<u64>,
+    /// It was stolen after it was bound: the LLC that it was bound to, and the time in [`VcpuStats::ran`].
+    pub stolen_from: Option<(PcpuSet, u64)>,
+    /// How many thefts in a row its memory has undone.
+    pub thefts_in_vain: u32,
+    /// While it is bound: since when its waiting is counted, and what [`VcpuStats::waited`] was then.
+    pub window: (u64, u64),
     /// It was stolen although it was bound, and its VM has not heard of it.
     pub was_taken: bool,
     pub account: A,
@@ -77,6 +83,9 @@ impl<A: Default> Vcpu<A> {
             settled_at: now,
             binds: false,
             bound_until: None,
+            stolen_from: None,
+            thefts_in_vain: 0,
+            window: (0, 0),
             was_taken: false,
             account: A::default(),
             stats: VcpuStats::default(),

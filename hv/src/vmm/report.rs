@@ -112,6 +112,8 @@ pub fn time(json: &mut Json<'_>, stats: &VcpuStats) -> fmt::Result {
         (key::STEALS, stats.steals),
         (key::MOVES_WITHIN_CACHE, stats.near_moves),
         (key::MOVES_ACROSS_CACHES, stats.far_moves),
+        (key::UNBOUND, stats.unbound),
+        (key::DRAWN_BACK, stats.drawn_back),
     ] {
         json.number(name, value)?;
     }

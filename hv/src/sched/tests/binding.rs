@@ -1,8 +1,8 @@
 //! VCPUs that have followed their memory to another LLC.
 
 use super::super::topology::{PcpuId, PcpuSet, Topology};
-use super::super::{Credit, Kick, Scheduler, VcpuId, Why};
-use super::sim::{Act, MS, Rng, S, Sim, add, config, seeds};
+use super::super::{Credit, Kick, Scheduler, VcpuId, VcpuStats, Why};
+use super::sim::{Act, MS, Rng, S, Sim, US, add, config, seeds};
 
 const P: [PcpuId; 4] = [PcpuId(0), PcpuId(1), PcpuId(2), PcpuId(3)];
 
@@ -72,9 +72,11 @@ fn a_pcpu_that_idles_takes_a_bound_vcpu_that_has_waited_long_and_its_vm_is_told(
     assert_eq!(sched.status(moves, now + 11 * MS).unwrap().stats.unbound, 1);
     assert!(sched.was_taken(moves) && !sched.was_taken(moves), "told once");
     assert!(!sched.was_taken(pinned));
-    // No VCPU is bound any more, and no PCPU looks again.
-    assert_eq!(sched.schedule(P[3], Why::Preempt, now + 12 * MS).until, u64::MAX);
-    let _kick = sched.context_saved(P[3], now + 12 * MS);
+    // No VCPU is bound any more: one more look, and no PCPU looks again.
+    for (later, until) in [(12, now + 22 * MS), (22, u64::MAX)] {
+        assert_eq!(sched.schedule(P[3], Why::Preempt, now + later * MS).until, until, "after {later} ms");
+        let _kick = sched.context_saved(P[3], now + later * MS);
+    }
 }
 
 #[test]
@@ -159,5 +161,49 @@ fn hand_overs_at_any_moment_lose_no_vcpu() {
         for id in sim.vcpus().collect::<Vec<_>>() {
             assert!(sim.ran(id) > 0, "seed {seed}: {id:?}");
         }
+    }
+}
+
+/// VCPUs whose memory is in the cache of the first two of four PCPUs: they compute for `run` and sleep for `sleep`.
+fn drawn(vcpus: usize, run: u64, sleep: u64, seed: u64) -> Sim<Credit> {
+    let mut sim = Sim::credit(4, 2);
+    sim.memory = Some(PcpuSet::only(P[0]).or(PcpuSet::only(P[1])));
+    let vm = sim.vm(256, 0);
+    for n in 0..vcpus as u64 {
+        let mut rng = Rng(seed * 64 + n);
+        let act =
+            move |_| Act { run: run / 2 + rng.below(run), sleep: sleep / 2 + rng.below(sleep), wakes: None };
+        sim.vcpu(vm, PcpuSet::ALL, act);
+    }
+    sim
+}
+
+fn sum(sim: &Sim<Credit>, of: impl Fn(&VcpuStats) -> u64) -> u64 {
+    sim.vcpus().map(|id| of(&sim.sched.status(id, sim.now).unwrap().stats)).sum()
+}
+
+/// Whether they wait for long or for short times: half of the machine does not idle beside them for ever.
+#[test]
+fn idle_pcpus_have_memory_opened_for_vcpus_that_wait_much() {
+    for seed in seeds(8) {
+        for (run, sleep) in [(100 * MS, MS), (2 * MS, MS), (300 * US, 50 * US)] {
+            let mut sim = drawn(4, run, sleep, seed);
+            sim.run(S / 5);
+            assert!(sim.memory.is_none(), "seed {seed}: {run} ns are computed at a time");
+            assert!(sum(&sim, |it| it.unbound) > 0);
+        }
+    }
+}
+
+/// Each goes back at once, and has cost two moves.
+#[test]
+fn a_vcpu_that_its_memory_draws_back_is_stolen_less_and_less() {
+    for seed in seeds(8) {
+        let mut sim = drawn(3, 2 * MS, 6 * MS, seed);
+        sim.run(S);
+        let (moves, back, ran) =
+            (sum(&sim, |it| it.far_moves), sum(&sim, |it| it.drawn_back), sum(&sim, |it| it.ran));
+        assert!(sim.memory.is_some(), "seed {seed}: they hardly wait");
+        assert!((1..3 * 8).contains(&back) && moves < 2 * 3 * 8, "seed {seed}: {back} of {moves}, ran {ran}");
     }
 }

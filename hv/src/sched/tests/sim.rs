@@ -95,7 +95,12 @@ pub struct Sim<P: Policy> {
     pub check_idle: bool,
     /// VCPUs are handed over to random PCPUs by these numbers.
     pub hands_over: Option<Rng>,
+    /// All VCPUs use memory that is mapped to the cache of these PCPUs, which draws them there.
+    pub memory: Option<PcpuSet>,
 }
+
+/// Time for which a VCPU runs elsewhere before it touches its memory.
+const TOUCH: u64 = 5 * US;
 
 impl Sim<Credit> {
     pub fn credit(pcpus: usize, per_llc: usize) -> Sim<Credit> {
@@ -118,6 +123,7 @@ impl<P: Policy> Sim<P> {
             log: None,
             check_idle: true,
             hands_over: None,
+            memory: None,
         };
         for pcpu in 0..sim.cores.len() {
             sim.at(sim.now, Event::Kick(pcpu));
@@ -282,6 +288,7 @@ impl<P: Policy> Sim<P> {
             }
         }
         self.hand_over(pcpu, why);
+        self.follow_memory(pcpu, why);
         let decision = self.sched.schedule(PcpuId(pcpu as u8), why, now);
         if let Some(log) = &mut self.log {
             log.push((now, Input::Turn(PcpuId(pcpu as u8), why, decision)));
@@ -309,6 +316,14 @@ impl<P: Policy> Sim<P> {
                 let latency = now - core::mem::take(&mut guest.woken_at);
                 guest.latencies.push(latency);
             }
+            if self.memory.is_some_and(|home| !home.contains(PcpuId(pcpu as u8))) {
+                // Told that an idle PCPU has taken it, its VM opens the memory everywhere.
+                if self.sched.was_taken(id) {
+                    self.memory = None;
+                } else {
+                    until = until.min(now + TOUCH);
+                }
+            }
         }
         let kick = self.sched.context_saved(PcpuId(pcpu as u8), now);
         self.deliver(kick);
@@ -327,6 +342,20 @@ impl<P: Policy> Sim<P> {
             if let Some(kick) = self.sched.hand_over(PcpuId(pcpu as u8), to, self.now) {
                 self.deliver(kick);
             }
+        }
+    }
+
+    /// The VCPU that a PCPU runs away from its memory goes there.
+    fn follow_memory(&mut self, pcpu: usize, why: Why) {
+        let me = PcpuId(pcpu as u8);
+        if let (Why::Preempt, Some(home)) = (why, self.memory)
+            && let Some(id) = self.cores[pcpu].runs
+            && !home.contains(me)
+            && let Some(to) = self.sched.place_in(id, home)
+            && let Some(kick) = self.sched.hand_over(me, to, self.now)
+        {
+            self.guest(id).waits_since = Some(self.now);
+            self.deliver(kick);
         }
     }
 
