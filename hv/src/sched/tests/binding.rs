@@ -200,10 +200,10 @@ fn idle_pcpus_have_memory_opened_for_vcpus_that_wait_much() {
 fn a_vcpu_that_its_memory_draws_back_is_stolen_less_and_less() {
     for seed in seeds(8) {
         let mut sim = drawn(3, 2 * MS, 6 * MS, seed);
-        sim.run(S);
-        let (moves, back, ran) =
-            (sum(&sim, |it| it.far_moves), sum(&sim, |it| it.drawn_back), sum(&sim, |it| it.ran));
+        sim.run(3 * S);
+        let (moves, back) = (sum(&sim, |it| it.far_moves), sum(&sim, |it| it.drawn_back));
         assert!(sim.memory.is_some(), "seed {seed}: they hardly wait");
-        assert!((1..3 * 8).contains(&back) && moves < 2 * 3 * 8, "seed {seed}: {back} of {moves}, ran {ran}");
+        // Each VCPU has four thefts until it is bound for 160 ms, and runs for 750 ms.
+        assert!((1..3 * 12).contains(&back) && moves < 2 * 3 * 12, "seed {seed}: {back} of {moves}");
     }
 }
