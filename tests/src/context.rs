@@ -54,6 +54,8 @@ pub struct Context {
     pub regions: PathBuf,
     /// The program whose memory is two regions.
     pub memlat: PathBuf,
+    /// Its first form, for 32-bit guests.
+    pub memlat32: PathBuf,
     /// The programs with the guest kit's libraries.
     pub sdk: Sdk,
     /// The machine to run on.
@@ -81,6 +83,7 @@ impl Context {
             hostile: kits.hostile.clone(),
             regions: kits.regions.clone(),
             memlat: kits.memlat.clone(),
+            memlat32: kits.memlat32.clone(),
             sdk: kits.sdk.clone(),
             machine,
             mode,

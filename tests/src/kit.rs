@@ -53,6 +53,8 @@ pub struct Kits {
     pub regions: PathBuf,
     /// A Linux program whose memory is two regions.
     pub memlat: PathBuf,
+    /// Its first form, for 32-bit guests.
+    pub memlat32: PathBuf,
     /// The examples of the guest kit's libraries in C and in Rust, and the tests of the first.
     pub sdk: Sdk,
 }
@@ -79,6 +81,7 @@ impl Kits {
         hostile(&kits.hostile, &dir.join("hostile64.elf")).context("the hostile kit does not build")?;
         regions(&kits.regions).context("the regions program does not build")?;
         memlat(&kits.memlat).context("the memlat program does not build")?;
+        memlat32(&kits.memlat32).context("the memlat program for 32-bit guests does not build")?;
         sdk_c(&dir.join("sdk")).context("guest-kits/c does not build")?;
         sdk_rust(&kits.sdk.rust).context("guest-kits/rust/example does not build")
     }
@@ -93,6 +96,7 @@ impl Kits {
             hostile: dir.join("hostile.elf"),
             regions: dir.join("regions"),
             memlat: dir.join("memlat"),
+            memlat32: dir.join("memlat32"),
             sdk: Sdk {
                 c: dir.join("sdk/example"),
                 c_tests: dir.join("sdk/test"),
@@ -155,6 +159,13 @@ fn memlat(program: &Path) -> Result<()> {
     let options = ["-std=gnu11", "-Wall", "-Wextra", "-Werror", "-O2", "-static"];
     compile.args(options).args(["memlat.c", "-o"]).arg(program);
     run(&mut compile, "cc; install gcc and libc6-dev")
+}
+
+fn memlat32(program: &Path) -> Result<()> {
+    let mut compile = Command::new("cc");
+    compile.current_dir(package()?.join("kits/memlat")).args(["-m32", "-march=i686", "-O2"]).args(OPTIONS);
+    compile.args(["memlat32.c", "-o"]).arg(program);
+    run(&mut compile, "cc; install gcc")
 }
 
 fn sdk_c(dir: &Path) -> Result<()> {

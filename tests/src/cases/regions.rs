@@ -1,15 +1,29 @@
 //! Regions that the hypervisor finds by itself, in unmodified guests.
 
-use std::ops::Range;
+use std::{ops::Range, path::Path};
 
 use anyhow::{Context as _, Result, ensure};
 use serde_json::Value;
 
 use super::{Case, SHADOW, boot::read_stats, only};
-use crate::context::Context;
+use crate::context::{BOCHS_TIMEOUT, Context};
 
 pub const CASES: &[Case] = &[
     only("qemu-svm", "regions: those of a program are found", |c| found(c).map(drop)).also(SHADOW),
+    only("qemu-svm", "regions: those of a program of a guest with PAE tables are found", |c| {
+        found_32(c, "debian-686-pae")
+    })
+    .also(SHADOW)
+    .at_length(),
+    only("qemu-svm", "regions: those of a program of a guest with two levels of tables are found", |c| {
+        found_32(c, "debian-686")
+    })
+    .also(SHADOW)
+    .at_length(),
+    only("bochs-vtx", "regions: those of a program are mapped to two caches, nested", |c| bochs(c, "nested"))
+        .at_length(),
+    only("bochs-vtx", "regions: those of a program are mapped to two caches, shadow", |c| bochs(c, "shadow"))
+        .at_length(),
     // Whether the conditions for it hold in a round depends on how long visits take: on a busy machine in about one of three runs they
     // never do.
     only("qemu-svm", "regions: those of a program are mapped to two caches", spread).at_length(),
@@ -47,24 +61,31 @@ const QUICK_BOOT: &str = "mitigations=off initcall_blacklist=load_system_certifi
 const UNIFY: &str =
     "unify,q_us=11000,period_ms=1500,phase_ms=900,least_us=1000,most_us=1000000,cache_kib=216";
 
+/// The same where time follows the instructions, so that exits are no longer than some accesses.
+const BOCHS_UNIFY: &str =
+    "unify,q_us=2000,period_ms=300,phase_ms=100,least_us=1000,most_us=1000000,cache_kib=216";
+
+fn found(context: &Context) -> Result<Value> {
+    found_in(context, &["--regions", UNIFY], &context.memlat, 300)
+}
+
+fn found_32(context: &Context, guest: &str) -> Result<()> {
+    found_in(context, &["--guest", guest, "--regions", UNIFY], &context.memlat32, 300).map(drop)
+}
+
+fn bochs(context: &Context, mode: &str) -> Result<()> {
+    let machine = ["--mode", mode, "--timeout", BOCHS_TIMEOUT, "--regions", BOCHS_UNIFY];
+    is_spread(&found_in(context, &machine, &context.memlat, 100)?)
+}
+
 /// Two regions of a program, on a machine of two packages with a processor each, without a word about them. The program finds its
 /// memory as it left it.
-fn found(context: &Context) -> Result<Value> {
+fn found_in(context: &Context, more: &[&str], memlat: &Path, visits: u32) -> Result<Value> {
     let path = context.path("stats.json");
-    let put = format!("{}:/memlat", context.memlat.display());
-    let machine = [
-        "--pcpus",
-        "2,sockets=2",
-        "--regions",
-        UNIFY,
-        "--stats",
-        &path,
-        "--put",
-        &put,
-        "--exec",
-        "/memlat 48 15000 300",
-    ];
-    context.run(&machine)?.status(0)?.has(", right")?;
+    let put = format!("{}:/memlat", memlat.display());
+    let exec = format!("/memlat 48 15000 {visits}");
+    let machine = ["--pcpus", "2,sockets=2", "--stats", &path, "--put", &put, "--exec", &exec];
+    context.run(&[more, &machine].concat())?.status(0)?.has(", right")?;
     let regions = read_stats(&path)?["guests"][0]["paging"]["regions"].clone();
     let count = |key: &str| regions[key].as_u64().unwrap_or(0);
     ensure!(count("rounds") >= 2 && count("region_merges") >= 90, "{regions}");
@@ -74,7 +95,10 @@ fn found(context: &Context) -> Result<Value> {
 
 /// In a round at least the regions are spread, and the VCPU goes from one to the other.
 fn spread(context: &Context) -> Result<()> {
-    let regions = found(context)?;
+    is_spread(&found(context)?)
+}
+
+fn is_spread(regions: &Value) -> Result<()> {
     let least = [("rounds_spread", 1), ("regions_placed", 2), ("region_moves", 2), ("moves", 2)];
     let few = least.iter().find(|(key, least)| regions[*key].as_u64().unwrap_or(0) < *least);
     ensure!(few.is_none(), "{few:?}: {regions}");
