@@ -9,8 +9,6 @@
 //! the VCPU's VM learns of that by [`Scheduler::was_taken`], because the memory would draw the VCPU back at once. One wait of 10 ms would
 //! be too much to ask: PCPUs that take VCPUs which are drawn back keep waits short, and so do servers, which compute for short times.
 
-use alloc::boxed::Box;
-
 use super::Scheduler;
 use super::heap::before;
 use super::policy::Policy;
@@ -68,7 +66,7 @@ impl<A> Vcpu<A> {
         self.stats.waited + waits
     }
 
-    /// Begins to count anew how long it waits, if the window is over.
+    /// Counts how long it waits from now on, if the window is over.
     fn begin_window(&mut self, settle: u64, now: u64) {
         if now.saturating_sub(self.window.0) >= WINDOW * settle {
             self.window = (now, self.has_waited(now));
@@ -86,6 +84,8 @@ impl<P: Policy> Queue<P> {
     /// `None` if no VCPU is bound here.
     #[cold]
     pub(super) fn offer_bound(&mut self, to: PcpuSet, settle: u64, now: u64) -> Option<u64> {
+        let bound = self.vcpus.iter_mut().flatten().filter(|vcpu| vcpu.is_bound());
+        bound.for_each(|vcpu| vcpu.begin_window(settle, now));
         let (vcpus, llc) = (&self.vcpus, self.llc);
         let allowed = |vcpu: &Vcpu<P::Account>| {
             let waits_much = vcpu.is_bound() && vcpu.waited_in_window(now) >= settle;
@@ -93,13 +93,10 @@ impl<P: Policy> Queue<P> {
             vcpu.allowed(llc, now).or(more)
         };
         self.waiting.reconsider(|id| vcpus[usize::from(id.0)].as_deref().map_or(PcpuSet::EMPTY, allowed));
-        let bound = self.vcpus.iter_mut().flatten().filter(|vcpu| vcpu.is_bound());
-        let due = |vcpu: &mut Box<Vcpu<P::Account>>| {
-            vcpu.begin_window(settle, now);
-            // One that has waited enough is offered at each look.
-            now.saturating_add(settle.saturating_sub(vcpu.waited_in_window(now)))
-        };
-        bound.map(due).min()
+        // One that has waited enough is offered at each look.
+        let due =
+            |vcpu: &Vcpu<P::Account>| now.saturating_add(settle.saturating_sub(vcpu.waited_in_window(now)));
+        vcpus.iter().flatten().filter(|vcpu| vcpu.is_bound()).map(|vcpu| due(vcpu)).min()
     }
 
     /// Whether it has begun to run nothing for `time`, as far as it was seen with nothing to run.

@@ -79,6 +79,23 @@ fn a_pcpu_that_idles_takes_a_bound_vcpu_that_has_waited_long_and_its_vm_is_told(
     }
 }
 
+/// It waits for 8 ms, runs, sleeps, and waits for 3 ms.
+#[test]
+fn what_a_bound_vcpu_has_waited_long_ago_does_not_count() {
+    for (sleeps, is_taken) in [(5, true), (100, false)] {
+        let (sched, [pinned, moves], now) = followed();
+        assert_eq!(turn(&sched, P[2], Why::Preempt, now + MS), None);
+        let _kick = sched.pause(pinned, now + 8 * MS).unwrap();
+        assert_eq!(turn(&sched, P[0], Why::Preempt, now + 8 * MS), Some(moves));
+        assert_eq!(turn(&sched, P[0], Why::Block, now + 13 * MS), None);
+        let wakes = now + (13 + sleeps) * MS;
+        let _kick = sched.resume(pinned, wakes).unwrap();
+        assert_eq!(turn(&sched, P[0], Why::Preempt, wakes), Some(pinned));
+        let _kick = sched.wake(moves, wakes);
+        assert_eq!(turn(&sched, P[2], Why::Preempt, wakes + 3 * MS).is_some(), is_taken, "{sleeps} ms");
+    }
+}
+
 #[test]
 fn a_move_by_hand_is_no_theft() {
     let (sched, [_, moves], now) = followed();
@@ -188,7 +205,7 @@ fn idle_pcpus_have_memory_opened_for_vcpus_that_wait_much() {
     for seed in seeds(8) {
         for (run, sleep) in [(100 * MS, MS), (2 * MS, MS), (300 * US, 50 * US)] {
             let mut sim = drawn(4, run, sleep, seed);
-            sim.run(S / 5);
+            sim.run(S);
             assert!(sim.memory.is_none(), "seed {seed}: {run} ns are computed at a time");
             assert!(sum(&sim, |it| it.unbound) > 0);
         }
