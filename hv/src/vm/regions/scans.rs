@@ -104,7 +104,7 @@ impl<F: PteFormat<Attr = NestedAttr>, M: TableMemory> AccessSource for NestedAcc
 }
 
 /// Accessed bits of the tables that the VM's VCPUs use. Agile paging uses both kinds.
-struct BothAccess<'a, F: PteFormat<Attr = NestedAttr>, M: HostMemory> {
+struct BothAccess<'a, F: PteFormat<Attr = NestedAttr>, M: TableMemory> {
     p2m: &'a P2m<M>,
     nested: Option<NestedAccess<'a, F, M>>,
     shadow: Option<&'a mut Shadow<M, F>>,
@@ -113,12 +113,12 @@ struct BothAccess<'a, F: PteFormat<Attr = NestedAttr>, M: HostMemory> {
     has_cleared: bool,
 }
 
-impl<F: PteFormat<Attr = NestedAttr>, M: HostMemory> AccessSource for BothAccess<'_, F, M> {
+impl<F: PteFormat<Attr = NestedAttr>, M: TableMemory> AccessSource for BothAccess<'_, F, M> {
     fn take_accessed(&mut self, first: Gfn, wanted: u64, last: u64) -> u64 {
         let nested = self.nested.as_mut().map_or(0, |nested| nested.take_accessed(first, wanted, last));
         let Some(shadow) = &mut self.shadow else { return nested };
         let mut taken = |n: u64| {
-            let hpa = self.p2m.translate(Gfn(first.0 + n).base()).readable();
+            let hpa = self.p2m.peek(Gfn(first.0 + n).base()).readable();
             hpa.is_some_and(|hpa| shadow.take_accessed(hpa.frame(), &mut self.large))
         };
         let found = (0..64).filter(|n| wanted >> n & 1 == 1 && taken(*n)).fold(0, |all, n| all | 1 << n);
@@ -231,3 +231,6 @@ impl Scans {
         self.longest = self.longest.max(ticks);
     }
 }
+
+#[cfg(test)]
+mod tests;
