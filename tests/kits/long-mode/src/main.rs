@@ -46,6 +46,7 @@ extern "C" fn kit_main(information: &Information, magic: u32) -> ! {
     let words = || line.split(' ').filter(|word| !word.is_empty() && !word.starts_with('/'));
     let option = |name: &str| words().any(|word| word == name);
     torture::set_options(words());
+    cases::bulk::set_options(words());
     let (mut failures, mut ran) = (0, 0);
     for case in cases::all() {
         let named = |word: &str| {

@@ -1,5 +1,6 @@
 //! What is checked, by subject.
 
+pub mod bulk;
 mod control;
 mod cpuid;
 mod debug;
@@ -60,6 +61,7 @@ pub fn all() -> impl Iterator<Item = &'static Case> {
         task_pages::CASES,
         task_storm::CASES,
         memory::CASES,
+        bulk::CASES,
         dies::CASES,
         crate::torture::CASES,
     ]
