@@ -4,36 +4,46 @@
 //! takes its entry away) takes its bit along: such an access is not seen unless another follows. Caller: `vm::regions`, with the
 //! lock of the shadow tables.
 
-use super::pool::Pool;
+use super::pool::LARGE_FRAMES;
 use super::{Shadow, TlbFlush};
-use crate::arch::addr::{Hfn, Hpa};
+use crate::arch::addr::{Hfn, Hpa, PAGE_SHIFT};
 use crate::mem::table_memory::TableMemory;
 use crate::paging::format::PteFormat;
 
-/// What the large leaves that lead to the frame asked for last have said. A guest can have thousands of them to the same memory: so
-/// those of 512 frames in a row are read for the first of these and the last, not for each.
-#[derive(Debug, Default)]
-pub struct LargeLeaves(Option<(Hpa, bool)>);
-
 impl<M: TableMemory, F: PteFormat> Shadow<M, F> {
-    /// Reads and clears the accessed bits of all leaves through which the memory at `frame` is reached. That of a large leaf is
-    /// cleared when the last of its frames is asked for. Processors may go on without setting the bits again until
-    /// [`Shadow::flush_accessed`]. `large`: from the call before, or none if others may have changed tables since.
-    pub fn take_accessed(&mut self, frame: Hfn, large: &mut LargeLeaves) -> bool {
-        self.pool.take_accessed(frame, large)
+    /// Reads and clears the accessed bits of all leaves of 4 KiB that lead to frames from `first` on, all of them in the same 2 MiB: bit
+    /// `n` of `wanted` asks for frame `first + n`. Those that were accessed. Processors may go on without setting the bits again until
+    /// [`Shadow::flush_accessed`].
+    pub fn take_accessed(&mut self, first: Hfn, wanted: u64) -> u64 {
+        self.pool.take_accessed(first, wanted)
+    }
+
+    /// The same of the large leaves that lead to the 2 MiB around `frame`. A guest can have thousands of them to the same memory: one call
+    /// is to do for all of its frames.
+    pub fn take_accessed_large(&mut self, frame: Hfn) -> bool {
+        self.pool.take_accessed_leaves(around(frame), 2, true)
+    }
+
+    /// Whether the memory in a frame is in use: it was accessed through these tables since the last time, or holds a guest's table that
+    /// is shadowed. Its loss would cost the faults that fill all its shadow pages again. The bits of large leaves are cleared with the
+    /// last of their frames.
+    pub fn take_in_use(&mut self, frame: Hfn) -> bool {
+        let small = self.take_accessed(frame, 1) != 0;
+        let large =
+            self.pool.take_accessed_leaves(around(frame), 2, frame.0 % LARGE_FRAMES == LARGE_FRAMES - 1);
+        small || large || self.is_table(frame)
     }
 
     /// Whether a large leaf leads to the memory at `frame`, which tells of 512 frames together.
     pub fn has_large_leaf(&self, frame: Hfn) -> bool {
-        self.pool.has_leaf(frame.base().align_down(0x20_0000), 2)
+        self.pool.has_leaf(around(frame), 2)
     }
 
     /// Takes the large leaves away that lead to the 2 MiB around these frames. A fault fills leaves as the P2m has them now. The other VCPUs
     /// have flushed, so that accesses are seen in these; the caller's processor owes the flush that is returned.
     pub fn drop_large_leaves(&mut self, frames: impl Iterator<Item = Hfn>) -> TlbFlush {
-        let frames = frames.map(|frame| frame.base().align_down(0x20_0000));
         // All of them: each has leaves of its own.
-        if frames.fold(false, |any, to| self.pool.unmap_leaves(to, 2) | any) {
+        if frames.fold(false, |any, frame| self.pool.unmap_leaves(around(frame), 2) | any) {
             return self.flush_accessed();
         }
         TlbFlush::None
@@ -48,18 +58,9 @@ impl<M: TableMemory, F: PteFormat> Shadow<M, F> {
     }
 }
 
-impl<M: TableMemory, F: PteFormat> Pool<M, F> {
-    fn take_accessed(&mut self, frame: Hfn, large: &mut LargeLeaves) -> bool {
-        let (small, around) = (frame.base(), frame.base().align_down(0x20_0000));
-        let is_last = frame.0 % 512 == 511;
-        let small = self.take_accessed_leaves(small, 1, true);
-        let was_accessed = match large.0 {
-            Some((last, was_accessed)) if last == around && !is_last => was_accessed,
-            _ => self.take_accessed_leaves(around, 2, is_last),
-        };
-        large.0 = Some((around, was_accessed));
-        was_accessed || small
-    }
+/// The 2 MiB that a frame is in.
+fn around(frame: Hfn) -> Hpa {
+    frame.base().align_down(LARGE_FRAMES << PAGE_SHIFT)
 }
 
 #[cfg(test)]

@@ -13,7 +13,6 @@
 //!
 //! Unsync pages stay as they are: a change of the P2m is no flush of the guest's.
 
-use super::accessed::LargeLeaves;
 use super::pool::{LARGE_FRAMES, PageId};
 use super::shootdown::View;
 use super::{Reload, Shadow, TlbFlush};
@@ -84,12 +83,6 @@ impl<M: TableMemory, F: PteFormat> Shadow<M, F> {
     /// Whether the 2 MiB that a frame is in hold a guest's table that is shadowed.
     pub fn has_tables_near(&self, frame: Hfn) -> bool {
         self.pool.has_tables_near(frame)
-    }
-
-    /// Whether the memory in a frame is in use: it was accessed through these tables since the last time ([`Shadow::take_accessed`]),
-    /// or holds a guest's table that is shadowed. Its loss would cost the faults that fill all its shadow pages again.
-    pub fn take_in_use(&mut self, frame: Hfn) -> bool {
-        self.take_accessed(frame, &mut LargeLeaves::default()) | self.is_table(frame)
     }
 
     /// Nothing leads to these frames any more, and nothing is made from tables there. Whether anything was.

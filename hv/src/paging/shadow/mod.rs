@@ -48,7 +48,6 @@ mod sync;
 mod tests;
 mod unsync;
 
-pub use accessed::LargeLeaves;
 pub use agile::{AgileCounts, AgileSpace, AgileTimes, UpperCounts};
 pub use check::Disagreement;
 pub use fault::{AddressSpace, PageFault, ShadowOutcome};

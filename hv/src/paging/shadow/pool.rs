@@ -15,6 +15,7 @@
 //! other places too). A page that is freed leaves the obligation to flush ([`Pool::owed`]): processors may
 //! have cached its address.
 
+mod accessed;
 mod check;
 mod chunks;
 mod entries;

@@ -13,8 +13,8 @@ pub trait AccessSource {
     /// Reads and clears the access bits of frames among the 64 from `first` on, a multiple of 64: bit `n` of `wanted` asks for frame
     /// `first + n`. Returns those that were accessed since the last time; what was not asked for is ignored.
     ///
-    /// Frames are asked for in ascending order. A large leaf counts for all its frames, so its bit is to be cleared when the last of
-    /// its frames is asked for. `last`: those that the sample before has found, for leaves that cannot tell which frames it was.
+    /// Frames are asked for in ascending order. A large leaf counts for all its frames, so that its bit is to be cleared once in a
+    /// sample. `last`: those that the sample before has found, for leaves that cannot tell which frames it was.
     fn take_accessed(&mut self, first: Gfn, wanted: u64, last: u64) -> u64;
 }
 

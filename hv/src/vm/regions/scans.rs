@@ -11,14 +11,14 @@ use core::ops::Range;
 use arrayvec::ArrayVec;
 
 use super::Records;
-use crate::arch::addr::{Gfn, Gpa, PAGE_SHIFT};
+use crate::arch::addr::{Gfn, Gpa, Hpa, PAGE_SHIFT};
 use crate::mem::table_memory::TableMemory;
 use crate::paging::engine::Engine;
 use crate::paging::format::{NestedAttr, PteFormat};
 use crate::paging::nested_trees::NestedTrees;
 use crate::paging::p2m::P2m;
 use crate::paging::range::GpaRange;
-use crate::paging::shadow::{LargeLeaves, Shadow, TlbFlush};
+use crate::paging::shadow::{Shadow, TlbFlush};
 use crate::paging::table::{AccessedGroup, AccessedLarge};
 use crate::paging::tree_key::TreeKey;
 use crate::region::Space;
@@ -28,8 +28,30 @@ use crate::vm::{HostMemory, MapChanges, Vm};
 
 /// Groups of 64 frames that one part of a sample visits: 512 MiB.
 const PART: u64 = 2048;
-/// Sets of tables of a VM at most: one for each cache domain, the first, and that of a phase.
-const TREES: usize = 18;
+/// Pages of a large leaf.
+const LARGE: u64 = 512;
+/// Tables of a VM at most that are asked: a nested set for each cache domain, the first, and that of a phase; shadow tables.
+const TABLES: usize = 19;
+
+/// What the large leaves of each kind of tables said that were read last, of nested tables by their set: their bits are cleared at their
+/// first group, and count for the others, too.
+#[derive(Debug, Default)]
+struct LargeLeaves(ArrayVec<(Option<TreeKey>, AccessedLarge), TABLES>);
+
+impl LargeLeaves {
+    /// What was said at a group before this one.
+    fn known(&self, tables: Option<TreeKey>, at: Gpa) -> Option<AccessedLarge> {
+        let (_, leaf) = self.0.iter().find(|(own, _)| *own == tables)?;
+        (at != leaf.range.start && leaf.range.contains(at)).then_some(*leaf)
+    }
+
+    fn keep(&mut self, tables: Option<TreeKey>, leaf: AccessedLarge) {
+        match self.0.iter_mut().find(|(own, _)| *own == tables) {
+            Some((_, last)) => *last = leaf,
+            None => _ = self.0.try_push((tables, leaf)),
+        }
+    }
+}
 
 /// What samples have cost so far, and what is kept between the parts of one.
 #[derive(Debug, Default)]
@@ -44,86 +66,88 @@ pub struct Scans {
     pub ticks: u64,
     /// For the longest part.
     pub longest: u64,
-    /// The large leaf that was read last in each set of tables: its bit is cleared at its first group, and counts for the others, too.
-    large: ArrayVec<(TreeKey, AccessedLarge), TREES>,
+    large: LargeLeaves,
     /// The address space whose sample was taken last, or a part of it.
     last: Option<Space>,
 }
 
-/// Accessed bits of all sets of nested tables of a VM.
-pub(super) struct NestedAccess<'a, F: PteFormat<Attr = NestedAttr>, M: TableMemory> {
-    trees: &'a NestedTrees<F, M>,
-    large: &'a mut ArrayVec<(TreeKey, AccessedLarge), TREES>,
-    /// Some bits were cleared.
-    has_cleared: bool,
+/// Accessed bits of the tables that the VM's VCPUs use. Agile paging uses both kinds.
+pub(super) struct Tables<'a, F: PteFormat<Attr = NestedAttr>, M: TableMemory> {
+    nested: Option<&'a NestedTrees<F, M>>,
+    shadow: Option<(&'a P2m<M>, &'a mut Shadow<M, F>)>,
+    large: &'a mut LargeLeaves,
+    /// Some bits of nested tables were cleared: processors must flush.
+    pub nested_owe: bool,
+    /// The same of shadow tables.
+    pub shadow_owe: bool,
 }
 
-impl<'a, F: PteFormat<Attr = NestedAttr>, M: TableMemory> NestedAccess<'a, F, M> {
+impl<'a, F: PteFormat<Attr = NestedAttr>, M: TableMemory> Tables<'a, F, M> {
     /// Of these tables, with what is kept from the part before.
-    pub fn new(trees: &'a NestedTrees<F, M>, scans: &'a mut Scans) -> Self {
-        NestedAccess { trees, large: &mut scans.large, has_cleared: false }
+    pub fn new(
+        nested: Option<&'a NestedTrees<F, M>>,
+        shadow: Option<(&'a P2m<M>, &'a mut Shadow<M, F>)>,
+        scans: &'a mut Scans,
+    ) -> Self {
+        Tables { nested, shadow, large: &mut scans.large, nested_owe: false, shadow_owe: false }
     }
 
-    /// Whether processors must flush: some bits were cleared.
-    pub fn has_cleared(&self) -> bool {
-        self.has_cleared
-    }
-}
-
-impl<F: PteFormat<Attr = NestedAttr>, M: TableMemory> AccessSource for NestedAccess<'_, F, M> {
-    fn take_accessed(&mut self, first: Gfn, wanted: u64, last: u64) -> u64 {
-        let (mut accessed, at) = (0, first.base());
-        for (key, tree) in self.trees.iter() {
-            let known = self.large.iter().position(|(own, _)| *own == key);
-            if let Some(n) = known
-                && let (_, leaf) = self.large[n]
-                && at != leaf.range.start
-                && leaf.range.contains(at)
-            {
+    fn of_nested(&mut self, at: Gpa, wanted: u64, last: u64) -> u64 {
+        let mut accessed = 0;
+        for (key, tree) in self.nested.iter().flat_map(|trees| trees.iter()) {
+            if let Some(leaf) = self.large.known(Some(key), at) {
                 accessed |= leaf.pages(wanted, last);
                 continue;
             }
             match tree.take_accessed_group(at, wanted) {
                 AccessedGroup::Small(found) => {
-                    self.has_cleared |= found.any();
+                    self.nested_owe |= found.any();
                     accessed |= found.pages(last);
                 }
                 AccessedGroup::Large(leaf) => {
-                    self.has_cleared |= leaf.is_accessed;
-                    if let Some(n) = known {
-                        self.large[n] = (key, leaf);
-                    } else {
-                        let _there_are_no_more_sets = self.large.try_push((key, leaf));
-                    }
+                    self.nested_owe |= leaf.is_accessed;
+                    self.large.keep(Some(key), leaf);
                     accessed |= leaf.pages(wanted, last);
                 }
             }
         }
         accessed
     }
+
+    /// The reverse maps tell by frames of the host. Pages that are absent have no leaves, and stay absent.
+    fn of_shadow(&mut self, at: Gpa, wanted: u64) -> u64 {
+        let Some((p2m, shadow)) = &mut self.shadow else { return 0 };
+        let mut large = self.large.known(None, at);
+        let (mut accessed, mut n) = (0, 0);
+        while n < GROUP {
+            let (entry, bytes) = p2m.run(Gpa(at.0 + (n << PAGE_SHIFT)), (GROUP - n) << PAGE_SHIFT);
+            let mut pages = (bytes >> PAGE_SHIFT).max(1);
+            if let Some(first) = entry.readable().map(Hpa::frame) {
+                // Heads of lists are side by side within 2 MiB.
+                pages = pages.min(LARGE - first.0 % LARGE);
+                let own = wanted >> n & u64::MAX >> (GROUP - pages);
+                accessed |= shadow.take_accessed(first, own) << n;
+                // A large leaf leads to all of a piece of 2 MiB, so that any of its frames tells where that is.
+                large.get_or_insert_with(|| {
+                    let is_accessed = shadow.take_accessed_large(first);
+                    self.shadow_owe |= is_accessed;
+                    let start = at.align_down(LARGE << PAGE_SHIFT);
+                    let range = GpaRange { start, end: Gpa(start.0 + (LARGE << PAGE_SHIFT)) };
+                    let leaf = AccessedLarge { range, is_accessed, is_joined: false };
+                    self.large.keep(None, leaf);
+                    leaf
+                });
+            }
+            n += pages;
+        }
+        self.shadow_owe |= accessed != 0;
+        accessed | large.map_or(0, |leaf| leaf.pages(wanted, 0))
+    }
 }
 
-/// Accessed bits of the tables that the VM's VCPUs use. Agile paging uses both kinds.
-struct BothAccess<'a, F: PteFormat<Attr = NestedAttr>, M: TableMemory> {
-    p2m: &'a P2m<M>,
-    nested: Option<NestedAccess<'a, F, M>>,
-    shadow: Option<&'a mut Shadow<M, F>>,
-    large: LargeLeaves,
-    /// Some bits of shadow tables were cleared.
-    has_cleared: bool,
-}
-
-impl<F: PteFormat<Attr = NestedAttr>, M: TableMemory> AccessSource for BothAccess<'_, F, M> {
+impl<F: PteFormat<Attr = NestedAttr>, M: TableMemory> AccessSource for Tables<'_, F, M> {
     fn take_accessed(&mut self, first: Gfn, wanted: u64, last: u64) -> u64 {
-        let nested = self.nested.as_mut().map_or(0, |nested| nested.take_accessed(first, wanted, last));
-        let Some(shadow) = &mut self.shadow else { return nested };
-        let mut taken = |n: u64| {
-            let hpa = self.p2m.peek(Gfn(first.0 + n).base()).readable();
-            hpa.is_some_and(|hpa| shadow.take_accessed(hpa.frame(), &mut self.large))
-        };
-        let found = (0..64).filter(|n| wanted >> n & 1 == 1 && taken(*n)).fold(0, |all, n| all | 1 << n);
-        self.has_cleared |= found != 0;
-        nested | found
+        self.of_nested(first.base(), wanted, last) | self.of_shadow(first.base(), wanted)
     }
 }
 
@@ -141,25 +165,21 @@ impl<F: PteFormat<Attr = NestedAttr>, M: HostMemory> Vm<F, M> {
         let Records { guest, scans, .. } = records;
         if scans.last.replace(space) != Some(space) {
             // What is kept was read of another one's frames.
-            scans.large.clear();
+            scans.large = LargeLeaves::default();
         }
         let engine = self.translation.in_force();
         let (scan, nested_owes, shadow_owes) = {
             let memory = self.read_memory(work);
             let mut shadow = engine.is_shadow().then(|| self.lock_shadow(vcpu, work));
-            let mut source = BothAccess {
-                p2m: &memory.p2m,
-                nested: (engine != Engine::Shadow).then(|| NestedAccess::new(&memory.nested, scans)),
-                shadow: shadow.as_mut().and_then(|shadow| shadow.as_mut()),
-                large: LargeLeaves::default(),
-                has_cleared: false,
-            };
+            let nested = (engine != Engine::Shadow).then_some(&memory.nested);
+            let shadow = shadow.as_mut().and_then(|shadow| shadow.as_mut());
+            let mut source = Tables::new(nested, shadow.map(|shadow| (&memory.p2m, shadow)), scans);
             let scan = guest.partition_mut().scan(space, now_ns, &mut source, PART);
-            let nested_owes = source.nested.as_ref().is_some_and(NestedAccess::has_cleared);
             let shadow_owes = match source.shadow {
-                Some(shadow) if source.has_cleared => shadow.flush_accessed() != TlbFlush::None,
+                Some((_, shadow)) if source.shadow_owe => shadow.flush_accessed() != TlbFlush::None,
                 _ => false,
             };
+            let nested_owes = source.nested_owe;
             (scan, nested_owes, shadow_owes)
         };
         scans.groups += scan.groups;
@@ -222,7 +242,7 @@ impl Scans {
     pub(super) fn end_sample(&mut self) {
         self.samples += 1;
         // Sets of tables may come and go until the next one.
-        self.large.clear();
+        self.large = LargeLeaves::default();
     }
 
     /// A part has taken this many ticks.

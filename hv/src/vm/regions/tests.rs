@@ -6,7 +6,7 @@
 
 use std::collections::BTreeSet;
 
-use super::scans::{NestedAccess, Scans, parts};
+use super::scans::{Scans, Tables, parts};
 use crate::arch::Access;
 use crate::arch::addr::{Gfn, Gpa, Hpa, PAGE_SIZE};
 use crate::mem::host_access::{HostAccess, VecHost};
@@ -235,10 +235,10 @@ impl<'a, F: Modelled> Machine<'a, F> {
         let is_vague = core::mem::replace(&mut self.was_joined, self.is_joined);
         let untold: Vec<u64> = USED.into_iter().filter(|page| is_vague && !self.is_told(*page)).collect();
         loop {
-            let mut source = NestedAccess::new(&self.trees, &mut self.scans);
+            let mut source = Tables::new(Some(&self.trees), None, &mut self.scans);
             let part = 1 + self.random.draw() % 6;
             let scan = self.partition.scan(Space::VM, 0, &mut source, part);
-            if source.has_cleared() {
+            if source.nested_owe {
                 let taker = self.random.draw() as usize % self.vcpus.len();
                 for (v, vcpu) in self.vcpus.iter_mut().enumerate() {
                     let is_left_out = match self.omits {

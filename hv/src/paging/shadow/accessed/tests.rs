@@ -57,8 +57,7 @@ fn a_large_leaf_is_split_where_pages_move_and_stays_so_until_the_p2m_joins_it() 
             "elsewhere small leaves of the P2m are no request"
         );
         if moves {
-            let mut large = LargeLeaves::default();
-            assert_eq!([100, 300].map(|page| shadow.take_accessed(frame(page), &mut large)), [true, false]);
+            assert_eq!([100, 300].map(|page| shadow.take_accessed(frame(page), 1)), [1, 0]);
             assert_eq!(shadow.drop_large_leaves([frame(7)].into_iter()), TlbFlush::None, "there is none");
             let _nothing_moved = p2m.join(Gpa(M2)).unwrap();
             let _all_again = shadow.drop_everything();
@@ -66,13 +65,12 @@ fn a_large_leaf_is_split_where_pages_move_and_stays_so_until_the_p2m_joins_it() 
             touch(&p2m, &mut shadow, 100);
             assert!(shadow.has_large_leaf(frame(7)));
         } else {
-            let (mut large, mut other) = Default::default();
-            let mut take = |page, large: &mut LargeLeaves| shadow.take_accessed(frame(page), large);
-            assert!(take(0, &mut large));
-            assert!(take(511, &mut other), "and clears the bit");
-            assert!(take(1, &mut large), "it is not read for each frame");
-            assert!(!take(511, &mut large), "but for the last one");
-            assert!(!take(2, &mut large) && !take(3, &mut LargeLeaves::default()));
+            assert_eq!(shadow.take_accessed(frame(64), u64::MAX), 0, "there are no small ones");
+            assert!(shadow.take_in_use(frame(0)) && shadow.take_in_use(frame(510)));
+            assert!(shadow.take_in_use(frame(511)), "and clears the bit");
+            assert!(!shadow.take_in_use(frame(1)));
+            touch(&p2m, &mut shadow, 7);
+            assert!(shadow.take_accessed_large(frame(300)) && !shadow.take_accessed_large(frame(7)));
         }
     }
 }

@@ -20,7 +20,7 @@ use super::*;
 use crate::arch::addr::{Hfn, Hpa};
 use crate::mem::table_memory::{ENTRIES, TableMemory};
 use crate::paging::format::PteFormat;
-use crate::paging::format::x86::{ACCESSED, DIRTY, LARGE, PRESENT, WRITE};
+use crate::paging::format::x86::{DIRTY, LARGE, PRESENT, WRITE};
 
 impl<M: TableMemory, F: PteFormat> Pool<M, F> {
     /// Whether nothing points to a page.
@@ -249,29 +249,6 @@ impl<M: TableMemory, F: PteFormat> Pool<M, F> {
     /// Whether processors may still hold a translation by a leaf that has gone.
     pub(in super::super) fn has_stale(&self) -> bool {
         self.stale != 0
-    }
-
-    /// Whether one of the leaves of `level` that lead to `to` was used; their accessed bits are cleared if that is wanted.
-    pub(in super::super) fn take_accessed_leaves(&mut self, to: Hpa, level: u8, clears: bool) -> bool {
-        let mut slot = self.lists[self.reverse_map(to.0, level)];
-        let mut any = false;
-        while slot != NONE {
-            let (id, index) = place(slot);
-            let page = self.page(id);
-            let mut raw = self.memory.load(page.frame, index);
-            // The list may hold leaves of other frames.
-            if raw & leaf_address(level) == to.0 && page.key.level() == level && raw & ACCESSED != 0 {
-                any = true;
-                while clears
-                    && raw & ACCESSED != 0
-                    && let Err(now) = self.memory.compare_exchange(page.frame, index, raw, raw & !ACCESSED)
-                {
-                    raw = now;
-                }
-            }
-            (slot, _) = Record::of(page, index).neighbours(&self.memory);
-        }
-        any
     }
 
     /// Whether a leaf of `level` leads to `to`.

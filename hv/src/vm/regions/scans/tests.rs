@@ -4,14 +4,137 @@ use alloc::boxed::Box;
 use alloc::sync::Arc;
 
 use super::*;
-use crate::arch::addr::{Hfn, Hpa};
+use crate::arch::Access;
+use crate::arch::addr::{Gva, Hfn, Hpa, PAGE_SIZE};
+use crate::arch::state::{cr0, cr4, efer};
+use crate::mem::guest_memory::GuestMemory;
+use crate::mem::host_access::VecHost;
 use crate::mem::pager::{Budget, FrameMemory, Pager, Span};
 use crate::paging::arena::Arena;
 use crate::paging::format::npt::Npt;
-use crate::paging::shadow::Tuning;
+use crate::paging::guest_walk::{PagingFeatures, PagingState};
+use crate::paging::shadow::{AddressSpace, PageFault, ShadowOutcome, Shootdown, Tuning};
+use crate::paging::vm_memory::VmMemory;
 
 /// 2 MiB of guest memory.
 const FRAMES: u64 = 512;
+const M2: u64 = FRAMES << PAGE_SHIFT;
+const HOST: Hpa = Hpa(0x8000_0000);
+const STATE: PagingState = PagingState {
+    cr0: cr0::PE | cr0::PG | cr0::WP,
+    cr3: PAGE_SIZE,
+    cr4: cr4::PAE,
+    efer: efer::LME | efer::LMA | efer::NXE,
+    rflags: 0,
+    cpl: 0,
+    pdptes: None,
+    features: PagingFeatures {
+        physical_bits: 40,
+        gib_pages: true,
+        upper_global_reserved: false,
+        pointer_bits_reserved: true,
+    },
+};
+
+/// Other PCPUs that have nothing to forget.
+#[derive(Debug)]
+struct Silent;
+
+impl Shootdown for Silent {
+    fn request(&self, _reload: bool) {}
+    fn service(&self) {}
+}
+
+/// A guest whose second 2 MiB of memory lie at `to`. Its tables have them at address 0, as one page or as small ones. `samples` gets what
+/// performs a [`Step`].
+fn with_shadow(to: Hpa, is_large: bool, samples: impl FnOnce(&mut dyn FnMut(Step) -> u64)) {
+    let arena = Arena::new(100);
+    let mut p2m = P2m::new(&arena).unwrap();
+    let host = VecHost::new(HOST, 4 * M2 as usize);
+    for (at, to) in [(0, HOST), (M2, to)] {
+        let _no_engine_yet = p2m.map_ram(GpaRange::new(Gpa(at), M2).unwrap(), to, true).unwrap();
+    }
+    let write =
+        |at: u64, entry: u64| VmMemory::new(&p2m, &host).write(Gpa(at), &entry.to_le_bytes()).unwrap();
+    let last = if is_large { M2 | 0xe7 } else { (4 * PAGE_SIZE) | 7 };
+    [(2 * PAGE_SIZE) | 7, (3 * PAGE_SIZE) | 7, last]
+        .into_iter()
+        .zip(1..)
+        .for_each(|(entry, n)| write(n * PAGE_SIZE, entry));
+    // Not accessed yet: what a fault fills ahead is not used.
+    (0..FRAMES).for_each(|page| write(4 * PAGE_SIZE + page * 8, (M2 + page * PAGE_SIZE) | 7));
+    let mut shadow = Shadow::<_, Npt>::new(&arena, 32, 40, Tuning::default()).unwrap();
+    shadow.share(1, Arc::new(Silent));
+    let _root = shadow.load(AddressSpace::new(&p2m, &VmMemory::new(&p2m, &host), &STATE));
+    let (mut scans, mut owe) = (Scans::default(), false);
+    samples(&mut |step| match step {
+        Step::Touch(page) => {
+            let fault = PageFault::new(Gva(page << PAGE_SHIFT), Access::WRITE);
+            let memory = VmMemory::new(&p2m, &host);
+            let _flushed = shadow.drop_large_leaves([to.frame()].into_iter());
+            let (outcome, _) = shadow.fault(AddressSpace::new(&p2m, &memory, &STATE), fault);
+            assert!(matches!(outcome, ShadowOutcome::Filled { .. }), "{outcome:?}");
+            0
+        }
+        Step::Take(group, wanted) => {
+            let mut access = Tables::new(None, Some((&p2m, &mut shadow)), &mut scans);
+            let found = access.take_accessed(Gfn(FRAMES + group * GROUP), wanted, 0);
+            owe |= access.shadow_owe;
+            assert!(owe || found == 0, "without a flush no bit is set again");
+            found
+        }
+        Step::End => {
+            scans.end_sample();
+            owe = false;
+            0
+        }
+    });
+}
+
+enum Step {
+    /// An access to a page.
+    Touch(u64),
+    /// These pages of a group are asked for.
+    Take(u64, u64),
+    /// The sample is complete.
+    End,
+}
+
+#[test]
+fn a_large_leaf_tells_of_all_its_frames_once_in_a_sample() {
+    use Step::{End, Take, Touch};
+    with_shadow(Hpa(HOST.0 + M2), true, |step| {
+        step(Touch(77));
+        assert_eq!(step(Take(3, 0xf0)), 0xf0, "from the first group that is asked for");
+        assert_eq!(step(Take(4, u64::MAX)), u64::MAX);
+        assert_eq!(step(Take(7, 1)), 1);
+        step(End);
+        assert_eq!([step(Take(0, u64::MAX)), step(Take(7, u64::MAX))], [0, 0]);
+        step(End);
+        step(Touch(5));
+        assert_eq!(step(Take(0, 0)), 0);
+        assert_eq!(step(Take(1, 2)), 2, "also where no frame of the first group was asked for");
+        assert_eq!(step(Take(0, u64::MAX)), 0, "read again");
+    });
+}
+
+#[test]
+fn small_leaves_tell_of_their_own_frames() {
+    use Step::{End, Take, Touch};
+    // Behind page 411 another window of the lists begins.
+    with_shadow(Hpa((4 << 30) - (412 << PAGE_SHIFT)), false, |step| {
+        let pages = [0, 7, 8, 63, 64, 384, 411, 412, 447, 511];
+        pages.iter().for_each(|page| _ = step(Touch(*page)));
+        assert_eq!(step(Take(0, 1 << 7)), 1 << 7, "no others");
+        for group in 0..8 {
+            let own = pages.iter().filter(|page| **page / GROUP == group && **page != 7);
+            let want = own.fold(0, |all, page| all | 1u64 << (page % GROUP));
+            assert_eq!(step(Take(group, u64::MAX)), want, "group {group}");
+        }
+        step(End);
+        assert!((0..8).all(|group| step(Take(group, u64::MAX)) == 0));
+    });
+}
 
 /// No page may be brought in.
 #[derive(Debug)]
@@ -37,14 +160,9 @@ fn pages_that_are_absent_stay_so() {
     let span = Span { low: FRAMES as u32, high_start: Gfn(1 << 20), high: 0 };
     let budget = Budget { resident: 100, reserve: 8, store: 60 };
     let pager = Arc::new(Pager::new(span, budget, abi::config::Replacement::Clock, Box::new(Never)).unwrap());
-    p2m.map_absent(GpaRange::new(Gpa(0), FRAMES << PAGE_SHIFT).unwrap(), &pager).unwrap();
+    p2m.map_absent(GpaRange::new(Gpa(0), M2).unwrap(), &pager).unwrap();
     let mut shadow = Shadow::<_, Npt>::new(&arena, 32, 40, Tuning::default()).unwrap();
-    let mut access = BothAccess {
-        p2m: &p2m,
-        nested: None,
-        shadow: Some(&mut shadow),
-        large: LargeLeaves::default(),
-        has_cleared: false,
-    };
+    let mut scans = Scans::default();
+    let mut access = Tables::new(None, Some((&p2m, &mut shadow)), &mut scans);
     assert_eq!(access.take_accessed(Gfn(0), u64::MAX, 0), 0);
 }
