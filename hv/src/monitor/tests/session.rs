@@ -312,7 +312,7 @@ fn regions_that_were_found_are_placed_by_hand_too() {
     let abi::regions::Regions::On(wanted) = scene.vm.regions.wanted() else { panic!("it is off") };
     let found = {
         let mut slot = scene.vm.regions.lock(|| unreachable!("the lock is free"));
-        let records = Regions::records(&mut slot, scene.vm.layout).unwrap();
+        let records = scene.vm.regions.records(&mut slot, scene.vm.layout).unwrap();
         let _made = records.rounds(wanted).unwrap();
         let partition = records.guest.partition_mut();
         let space = crate::region::Space::VM;
