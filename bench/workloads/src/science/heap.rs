@@ -9,7 +9,7 @@ use allocator_api2::{alloc::Allocator, vec::Vec};
 pub trait Watch {
     /// What the elements of arrays really are in.
     type Memory: Allocator;
-    /// Memory for an array of so many bytes.
+    /// Memory for an array of this many bytes.
     fn memory(&self, bytes: u64) -> Self::Memory;
     /// A word is accessed.
     fn touch(&self, address: u64);
