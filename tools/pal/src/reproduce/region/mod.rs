@@ -12,7 +12,7 @@ mod standins;
 mod verdict;
 mod web;
 
-use std::{fmt::Write, thread};
+use std::{collections::BTreeSet, fmt::Write, thread};
 
 use anyhow::Result;
 
@@ -197,6 +197,31 @@ fn cells(measured: &Measured) -> [String; 8] {
     ]
 }
 
+/// The gain as a surface over the size of regions and the length of visits. Its contour is that of Conditions 1 to 3: gains within it
+/// are bold.
+fn surface(all: &[Measured]) -> String {
+    let axis = |of: fn(&Point) -> u64| all.iter().map(|it| of(&it.point)).collect::<BTreeSet<_>>();
+    let visits = axis(|point| point.visit.into());
+    let mut text =
+        "\nGains by the size of each region and the accesses of a visit; bold: Conditions 1 to 3 hold.\n\n|"
+            .to_owned();
+    text += &visits.iter().map(|visit| format!(" | 2^{visit}")).collect::<String>();
+    text += &format!(" |\n|{}\n", "---|".repeat(1 + visits.len()));
+    for kib in axis(|point| point.kib) {
+        let _ = write!(text, "| {kib} KiB");
+        for visit in &visits {
+            let at = all.iter().find(|it| it.point.kib == kib && u64::from(it.point.visit) == *visit);
+            let cell = at.map_or("–".to_owned(), |it| match percent(Some(it.gain())) {
+                gain if verdict::conditions(&it.point) == "hold" => format!("**{gain}**"),
+                gain => gain,
+            });
+            let _ = write!(text, " | {cell}");
+        }
+        text += " |\n";
+    }
+    text
+}
+
 /// What a person reads.
 fn text(figure: &Figure, lab: &str, all: &[Measured], claims: &[Claim]) -> String {
     text_of(figure, lab, &HEAD, &all.iter().map(cells).collect::<Vec<_>>(), claims)
@@ -270,10 +295,31 @@ fn page(figure: &Figure, args: &ReproduceArgs, all: &[(String, Vec<Measured>, Ve
     let mut text = head(figure, args, "a processor in each", "");
     for (lab, measured, claims) in all {
         let _ = write!(text, "\n## {lab}\n\n{}", claims_table(claims));
+        if figure.name != COST {
+            text += &surface(measured);
+        }
         text += &rows_table(&HEAD, &measured.iter().map(cells).collect::<Vec<_>>());
         if let Some(measured) = measured.first() {
             let _ = writeln!(text, "\nParameters:\n{}", words(&measured.point.regions));
         }
     }
     text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_surface_has_its_contour() {
+        let points = [(3, 14, 0.9), (6, 9, 0.8), (6, 14, 4.0)];
+        let all = points.map(|(size, visit, gain)| Measured::made_up(size, visit, gain));
+        let kib = all.each_ref().map(|it| it.point.kib);
+        let text = surface(&all);
+        let rows: Vec<_> = text.lines().skip(3).collect();
+        assert_eq!(rows[0], "| | 2^9 | 2^14 |");
+        assert_eq!(rows[2], format!("| {} KiB | – | −10.0 % |", kib[0]));
+        assert_eq!(rows[3], format!("| {} KiB | −20.0 % | **+300.0 %** |", kib[1]));
+        assert_eq!(rows.len(), 4);
+    }
 }
