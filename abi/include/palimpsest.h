@@ -215,7 +215,7 @@ struct palimpsest_kit_target {
 /* "PALLABS" and a zero byte, as a little-endian number. */
 #define PALIMPSEST_LAB_MAGIC 0x5342414c4c4150ull
 /* Of this layout. It changes when a field changes its meaning or place. */
-#define PALIMPSEST_LAB_VERSION 1
+#define PALIMPSEST_LAB_VERSION 2
 /* Bytes of the header, and of each record: one page, so that a page of the modelled machine belongs to one processor. */
 #define PALIMPSEST_LAB_PAGE 0x1000
 /* Processors that one machine has at most. */
@@ -283,6 +283,7 @@ struct palimpsest_lab_counters {
     uint64_t checks_unanswered;
     uint64_t unmodelled;
     uint64_t checks_raced;
+    uint64_t llc_hits;
 };
 
 /* Walks of agile paging, by where they leave the shadow tables. */

@@ -14,7 +14,7 @@ constants! {
     /// "PALLABS" and a zero byte, as a little-endian number.
     MAGIC: u64 = u64::from_le_bytes(*b"PALLABS\0");
     /// Of this layout. It changes when a field changes its meaning or place.
-    VERSION: u32 = 1;
+    VERSION: u32 = 2;
     /// Bytes of the header, and of each record: one page, so that a page of the modelled machine belongs to one processor.
     PAGE: usize = 4096;
     /// Processors that one machine has at most.
@@ -272,6 +272,8 @@ counters! {
     /// Checks that did not equal the emulator's on a machine with several processors, and need not: the emulator or the
     /// model still has what another processor has just changed.
     checks_raced,
+    /// Hits of the last level, walks' references included, prefetches not.
+    llc_hits,
 }
 
 impl Counters {

@@ -14,6 +14,8 @@ pub struct About<'a> {
     pub machine: &'a str,
     /// Cycles in a microsecond.
     pub mhz: u32,
+    /// Processors that share a last-level cache.
+    pub pcpus_per_domain: u32,
     /// `count`, `tlb` or `full`.
     pub model: &'a str,
     /// `boot`, or `session`, before which only instructions and world switches were counted.
@@ -43,11 +45,13 @@ pub struct Pcpu {
 
 /// The report on these processors, in the order of their numbers.
 pub fn report(about: &About, pcpus: &[Pcpu]) -> Value {
+    let About { machine, mhz, pcpus_per_domain, model, from, modelled, check, out_of_step, page_trace } =
+        about;
+    let domains = domains(*pcpus_per_domain, pcpus);
     let pcpus: Vec<Value> = pcpus.iter().enumerate().map(|(number, of)| pcpu(number, of)).collect();
-    let About { machine, mhz, model, from, modelled, check, out_of_step, page_trace } = about;
     let mut report = json!({
         "version": VERSION, "machine": machine, "mhz": mhz, "model": model, "from": from, "modelled": modelled,
-        "check": check, "pcpus": pcpus
+        "check": check, "domains": domains, "pcpus": pcpus
     });
     if let Some(times) = out_of_step {
         report["out_of_step"] = (*times).into();
@@ -58,6 +62,21 @@ pub fn report(about: &About, pcpus: &[Pcpu]) -> Value {
         None => {}
     }
     report
+}
+
+/// What the last-level cache of each domain has had, of all its processors and sides. The spare processor has a domain of its own,
+/// which is left out.
+fn domains(each: u32, pcpus: &[Pcpu]) -> Vec<Value> {
+    let described: Vec<&Record> = pcpus.iter().filter(|of| !of.is_spare).map(|of| &of.record).collect();
+    let sum = |records: &[&Record], of: fn(&Counters) -> u64| -> u64 {
+        records.iter().flat_map(|record| &record.sides).map(of).sum()
+    };
+    let domain = |(number, records): (usize, &[&Record])| {
+        json!({
+            "domain": number, "llc_hits": sum(records, |it| it.llc_hits), "llc_misses": sum(records, |it| it.llc_misses)
+        })
+    };
+    described.chunks(each.max(1) as usize).enumerate().map(domain).collect()
 }
 
 fn pcpu(number: usize, Pcpu { record, differences, regions, is_spare }: &Pcpu) -> Value {
@@ -124,6 +143,7 @@ mod tests {
     const ABOUT: About<'_> = About {
         machine: "m",
         mhz: 2000,
+        pcpus_per_domain: 1,
         model: "full",
         from: "boot",
         modelled: true,
@@ -163,6 +183,7 @@ mod tests {
             (&Value::Null, &Value::Null)
         );
         assert_eq!((&report["machine"], &report["pcpus"][1]["pcpu"]), (&json!("m"), &json!(1)));
+        assert_eq!(report["domains"].as_array().map(Vec::len), Some(2));
         let spare = &report["pcpus"][2];
         assert_eq!((&spare["spare"], &spare["pcpu"]), (&json!(true), &Value::Null));
     }
@@ -178,5 +199,20 @@ mod tests {
         assert_eq!((&pcpu["host"]["cycles"], &pcpu["stand_ins"]["cycles"]), (&json!(70), &json!(30)));
         assert_eq!(pcpu["agile"]["walks"], json!([5, 4, 3, 2, 1, 0]));
         assert_eq!((&pcpu["agile"]["stand_ins"], &pcpu["agile"]["switch_refs"][5]), (&json!(2), &json!(24)));
+    }
+
+    #[test]
+    fn domains_have_the_sums_of_their_processors() {
+        let pcpus = (1..=5).map(|n| {
+            let mut record = Record::default();
+            (record.sides[0].llc_hits, record.sides[1].llc_hits, record.sides[2].llc_misses) =
+                (n, 10 * n, 100 * n);
+            Pcpu { record, differences: vec![], regions: vec![], is_spare: n == 5 }
+        });
+        let report = report(&About { pcpus_per_domain: 2, ..ABOUT }, &pcpus.collect::<Vec<_>>());
+        let expected = [(0, 33, 300), (1, 77, 700)].map(
+            |(domain, hits, misses)| json!({ "domain": domain, "llc_hits": hits, "llc_misses": misses }),
+        );
+        assert_eq!(report["domains"], json!(expected));
     }
 }

@@ -73,6 +73,7 @@ pub struct Plugin {
     report: Option<String>,
     machine: String,
     mhz: u32,
+    pcpus_per_domain: u32,
     pcpus: usize,
     spare: u32,
 }
@@ -138,6 +139,7 @@ impl Plugin {
             return Err(format!("share: {bytes} bytes are needed for {pcpus} processors"));
         }
         let mhz = *options.machine.mhz.get_ref();
+        let pcpus_per_domain = options.machine.pcpus_per_domain;
         let header = Header {
             magic: MAGIC,
             version: VERSION,
@@ -178,6 +180,7 @@ impl Plugin {
             report: options.report,
             machine,
             mhz,
+            pcpus_per_domain,
             pcpus,
             spare,
         })
@@ -297,6 +300,7 @@ pub extern "C" fn finish(_id: ffi::Id, _data: *mut c_void) {
     let about = About {
         machine: &plugin.machine,
         mhz: plugin.mhz,
+        pcpus_per_domain: plugin.pcpus_per_domain,
         model,
         from,
         modelled,

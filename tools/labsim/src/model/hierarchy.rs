@@ -139,6 +139,7 @@ impl Hierarchy {
         let last = self.levels.len().saturating_sub(1);
         for (index, level) in self.levels.iter().enumerate() {
             if level.cache.touch(line) {
+                counters.llc_hits += u64::from(index == last);
                 return level.latency;
             }
             counters.l2_misses += u64::from(index == 0);

@@ -75,6 +75,14 @@ fn misses_are_counted_where_they_happen() {
         ..Counters::default()
     };
     assert_eq!(counters, expected);
+
+    // What the second level has lost is in the last one still.
+    let mut counters = Counters::default();
+    for line in 0..=8 {
+        machine.access(Port::Data, 0x1000 + line * (256 << 10) / 8, &mut counters);
+    }
+    assert_eq!(machine.access(Port::Data, 0x1000, &mut counters), 40);
+    assert_eq!((counters.llc_hits, counters.llc_misses, counters.l2_misses), (1, 8, 9));
 }
 
 #[test]

@@ -45,7 +45,21 @@ pub fn lines(report: &Value) -> String {
             side.get("llc_misses"),
         );
     }
+    text += &domains(report);
     text + &agile(report).map_or_else(String::new, |agile| agile.line())
+}
+
+/// What the last-level caches have had, where there are several and they were modelled.
+fn domains(report: &Value) -> String {
+    let all = report["domains"].as_array().map_or(&[][..], Vec::as_slice);
+    let count = |domain: &Value, key: &str| domain[key].as_u64().unwrap_or(0);
+    let used = all.iter().any(|domain| count(domain, "llc_hits") + count(domain, "llc_misses") > 0);
+    let several = all.iter().filter(|_| all.len() > 1 && used);
+    let line = |domain: &Value| {
+        let (hits, misses) = (count(domain, "llc_hits"), count(domain, "llc_misses"));
+        format!("\n  last cache of domain {}: {hits} hits, {misses} misses", count(domain, "domain"))
+    };
+    several.map(line).collect()
 }
 
 /// Walks of agile paging, and what stood in for its processor.
@@ -137,6 +151,17 @@ mod tests {
             "\n  PCPU 1: frame 1\n  PCPU 1: frame 1\n  the hypervisor's own processor: frame 1"
         );
         assert_eq!(lines(&json!({})), "lab machine ?:");
+    }
+
+    #[test]
+    fn caches_of_several_domains_are_told_apart() {
+        let domain = |number, hits| json!({ "domain": number, "llc_hits": hits, "llc_misses": 3 });
+        let report = json!({ "machine": "m", "domains": [domain(0, 5), domain(1, 7)] });
+        let expected = "lab machine m:\n  last cache of domain 0: 5 hits, 3 misses\n  last cache of domain 1: 7 hits, 3 misses";
+        assert_eq!(lines(&report), expected);
+        assert_eq!(lines(&json!({ "machine": "m", "domains": [domain(0, 5)] })), "lab machine m:");
+        let idle = json!({ "domain": 0, "llc_hits": 0, "llc_misses": 0 });
+        assert_eq!(lines(&json!({ "machine": "m", "domains": [idle, idle] })), "lab machine m:");
     }
 
     #[test]
