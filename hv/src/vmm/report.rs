@@ -290,6 +290,8 @@ fn tiers<F: PteFormat<Attr = NestedAttr>, M: HostMemory>(json: &mut Json<'_>, vm
         (key::PIECES_JOINED, now.counts.joins),
         (key::PAGE_MOVE_TICKS, now.counts.ticks[0]),
         (key::PIECE_MOVE_TICKS, now.counts.ticks[1]),
+        (key::PAGE_MOVE_LONGEST, now.counts.longest[0]),
+        (key::PIECE_MOVE_LONGEST, now.counts.longest[1]),
         (key::TARGET_PER_MILLE, now.target.0.map_or(0, Target::per_mille).into()),
         (key::TARGET_CALLS, now.target.1),
     ] {

@@ -161,7 +161,9 @@ fn pieces(context: &Context, mode: &str) -> Result<()> {
     let tiers = of_memlat(context, &["--mode", mode, "--fast-mem", "96"])?;
     let count = |key: &str| tiers[key].as_u64().unwrap_or(0);
     ensure!(count("pieces_in") >= 2 && count("pieces") >= 2, "{tiers}");
-    ensure!(count("moved_in") >= 512 * count("pieces_in") && count("piece_move_ticks") > 0, "{tiers}");
+    ensure!(count("moved_in") >= 512 * count("pieces_in"), "{tiers}");
+    let longest = count("piece_move_longest");
+    ensure!(0 < longest && longest <= count("piece_move_ticks"), "{tiers}");
     ensure!(count("moved_in") == count("moved_out") + count("fast_frames"), "{tiers}");
     ensure!(count("fast_frames") >= 512 * count("pieces"), "{tiers}");
     Ok(())

@@ -288,6 +288,7 @@ impl Tiers {
         let mut state = self.state.lock();
         let of = usize::from(state.last_is_piece);
         state.counts.ticks[of] += ticks;
+        state.counts.longest[of] = state.counts.longest[of].max(ticks);
     }
 
     /// Whether a frame can be a home: its number must fit the list. 16 TiB do.

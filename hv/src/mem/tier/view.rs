@@ -35,6 +35,8 @@ pub struct Counts {
     pub joins: u64,
     /// Ticks of the host's TSC that moves took: of single pages, and of pieces.
     pub ticks: [u64; 2],
+    /// The longest: of a batch of single pages, and of a piece. The VCPU on whose behalf it was made was away for it.
+    pub longest: [u64; 2],
     /// Passes.
     pub passes: u64,
 }
