@@ -121,8 +121,8 @@ impl<P: Policy> Queue<P> {
 }
 
 impl<P: Policy> Scheduler<P> {
-    /// A VCPU is bound to this PCPU's LLC from now on, and belongs to its queue, which is locked. It does not wait for long before those
-    /// that were bound to it before.
+    /// A VCPU that is bound to this PCPU's LLC belongs to its queue from now on, which is locked: it has followed its memory, or was stolen
+    /// within the LLC. It does not wait for long before those that were bound there before.
     pub(super) fn binds(&self, pcpu: PcpuId, now: u64) {
         let bit = PcpuSet::only(pcpu).bits();
         if self.bound.load(Ordering::Relaxed) & bit == 0 {

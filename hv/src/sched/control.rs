@@ -215,9 +215,9 @@ impl<P: Policy> Scheduler<P> {
         } else {
             vcpu.stats.far_moves += 1;
             vcpu.cross([from.llc, to.llc], common.settle, how == Arrival::Stolen, now);
-            if vcpu.is_bound() {
-                self.binds(to.pcpu, now);
-            }
+        }
+        if vcpu.is_bound() {
+            self.binds(to.pcpu, now);
         }
         // Who reads the new home then takes the lock of `to`, and finds the VCPU there.
         to.vcpus[index] = Some(vcpu);

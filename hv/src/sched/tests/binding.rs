@@ -224,3 +224,18 @@ fn a_vcpu_that_its_memory_draws_back_is_stolen_less_and_less() {
         assert!((1..3 * 12).contains(&back) && moves < 2 * 3 * 12, "seed {seed}: {back} of {moves}");
     }
 }
+
+/// It waits in the queue of a PCPU that it was never bound at.
+#[test]
+fn a_bound_vcpu_that_was_stolen_within_the_llc_is_taken_by_an_idle_pcpu_too() {
+    let (sched, [_, moves], now) = followed();
+    assert_eq!(turn(&sched, P[1], Why::Preempt, now), Some(moves));
+    let vm = sched.add_vm(256, 0).unwrap();
+    let other = add(&sched, vm, PcpuSet::only(P[1]), now).unwrap();
+    let _kick = sched.wake(other, now);
+    let later = now + 2 * MS;
+    assert_eq!(turn(&sched, P[1], Why::Yield, later), Some(other));
+    let looks = [0, 10].map(|after| turn(&sched, P[2], Why::Preempt, later + after * MS));
+    assert_eq!(looks, [None, Some(moves)]);
+    assert_eq!(sched.status(moves, later + 10 * MS).unwrap().stats.unbound, 1);
+}
