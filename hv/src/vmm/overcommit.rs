@@ -61,6 +61,7 @@ pub(super) fn pager<B: Backend>(
         shadow: shadow(config),
         vcpus: config.vcpus.into(),
         discards: config.devices.balloon,
+        policy: wanted.replacement,
     };
     let too_small = || BuildError::Overcommit {
         wanted: config.memory_mib,

@@ -1,23 +1,37 @@
 //! How the memory that an overcommitted VM may have is divided: pages in frames, and compressed ones.
 
+use abi::config::Replacement as PolicyName;
+
 use super::{BATCH, Budget};
+use crate::arch::addr::PAGE_SIZE;
+use crate::mem::objects::Objects;
+use crate::mem::replacement::Replacement;
 
 /// Blocks of the store that a page takes at most, as frames: a sixteenth more than it is long.
 const fn stored_at_most(pages: u64) -> u64 {
     pages + pages / 16 + 1
 }
 
+/// Bytes that a policy takes for each page in a frame beyond the 8 of the smallest ones, which are in [`overhead`].
+const fn more_for(policy: PolicyName) -> u64 {
+    Replacement::heap_bytes(policy).saturating_sub(8)
+}
+
 /// What a VM's tables take beside its pages and its store, in frames: leaves of 4 KiB in the P2m and in nested tables, what the
-/// pager knows of each page and slot and of each block of its store, its VCPUs, and shadow tables of `shadow` frames.
-const fn overhead(memory: u64, shadow: u64, vcpus: u64) -> u64 {
+/// pager knows of each page and slot and of each block of its store, objects of pages, its VCPUs, and shadow tables.
+const fn overhead(wish: &Wish) -> u64 {
     /// One for the heap to grow by, and what is small.
     const ONCE: u64 = 768;
+    let memory = wish.memory;
+    let objects =
+        if Objects::are_for(wish.policy) { memory * Objects::BYTES_FOR_PAGE / PAGE_SIZE } else { 0 };
     2 * (memory / 512 + memory / (512 * 512))
         + memory / 1024
         + memory / 512
         + memory / 96
-        + shadow
-        + 64 * vcpus
+        + objects
+        + wish.shadow
+        + 64 * wish.vcpus
         + ONCE
 }
 
@@ -34,6 +48,8 @@ pub struct Wish {
     pub vcpus: u64,
     /// It has a balloon.
     pub discards: bool,
+    /// By which pages are evicted.
+    pub policy: PolicyName,
 }
 
 impl Budget {
@@ -56,7 +72,8 @@ impl Budget {
         let memory = wish.memory;
         // What arrives in place of pages that were discarded: eight bytes for each that is resident.
         let arrivals = if wish.discards { memory / 512 } else { 0 };
-        let usable = share.checked_sub(overhead(memory, wish.shadow, wish.vcpus) + arrivals)?;
+        let usable = share.checked_sub(overhead(&wish) + arrivals)?;
+        let more = more_for(wish.policy);
         let resident = match wish.resident {
             Some(resident) => resident.min(memory),
             None => {
@@ -64,11 +81,13 @@ impl Budget {
                 if usable < memory / 8 {
                     return None;
                 }
-                (2 * usable).saturating_sub(memory).max(usable / 4).min(memory)
+                let half_stored = (2 * usable).saturating_sub(memory) * PAGE_SIZE / (PAGE_SIZE + 2 * more);
+                half_stored.max(usable / 4).min(memory)
             }
         };
         let reserve = Self::reserve_for(resident);
-        let store = usable.checked_sub(resident + reserve)?.min(stored_at_most(memory - resident));
+        let tables = (resident * more).div_ceil(PAGE_SIZE);
+        let store = usable.checked_sub(resident + reserve + tables)?.min(stored_at_most(memory - resident));
         if store == 0 && resident < memory {
             return None;
         }
@@ -85,12 +104,14 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
+    use crate::mem::pager::Pager;
 
     const MIB: u64 = 256;
 
     fn wish(memory_mib: u64, resident_mib: Option<u64>) -> Wish {
         let resident = resident_mib.map(|mib| mib * MIB);
-        Wish { memory: memory_mib * MIB, resident, shadow: memory_mib * MIB / 50, vcpus: 1, discards: false }
+        let (memory, shadow) = (memory_mib * MIB, memory_mib * MIB / 50);
+        Wish { memory, resident, shadow, vcpus: 1, discards: false, policy: PolicyName::Clock }
     }
 
     #[test]
@@ -118,9 +139,18 @@ mod tests {
 
     proptest! {
         #[test]
-        fn no_budget_is_above_the_share(share in 0u64..1 << 22, mib in 20u64..1 << 14, resident in prop::option::of(0u64..1 << 14)) {
-            if let Some(budget) = Budget::divide(share, wish(mib, resident)) {
-                prop_assert!(budget.frames() <= share + 1);
+        fn no_budget_is_above_the_share(
+            share in 0u64..1 << 22,
+            mib in 20u64..1 << 14,
+            resident in prop::option::of(0u64..1 << 14),
+            policy in prop::sample::select(PolicyName::ALL),
+        ) {
+            if let Some(budget) = Budget::divide(share, Wish { policy, ..wish(mib, resident) }) {
+                // What the pager takes of the heap, and its arrays of 4, 8 and 72 bytes.
+                let arrays = 4 * mib * MIB + 8 * u64::from(budget.resident) + 72 * u64::from(budget.store);
+                let objects = if policy == PolicyName::Apr { 2 * mib * MIB } else { 0 };
+                let tables = (Pager::heap_bytes(budget, policy) + arrays + objects) / PAGE_SIZE;
+                prop_assert!(budget.frames() + tables <= share, "{budget:?}, {tables}");
                 prop_assert!(u64::from(budget.resident) <= mib * MIB);
             }
         }
