@@ -1,10 +1,14 @@
 //! The hypercalls by which a guest divides its memory into regions.
 
+use alloc::sync::Arc;
+
 use abi::hypercall::*;
 
 use super::*;
 use crate::arch::addr::Gfn;
 use crate::guest::build::scrub;
+use crate::mem::objects::Objects;
+use crate::mem::pager::Span;
 use crate::vcpu::testing::Machine;
 use crate::virt::fake::Step;
 
@@ -63,4 +67,35 @@ fn a_reset_ends_all_regions() {
     assert!(regions(&machine).is_some());
     scrub(&machine.vm, 0).unwrap();
     assert_eq!(regions(&machine), None);
+}
+
+/// What a policy of page replacement knows of the regions follows each call, and a reset.
+#[test]
+fn objects_are_those_of_the_regions() {
+    let calls: [Step; 6] = [
+        ADD,
+        ADD,
+        |f| call(f, ADD_PAGE, [8, 3, 2]),
+        |f| call(f, ADD_PAGE, [16, 0, 1]),
+        |f| call(f, DEL_PAGE, [9, 0, 2]),
+        |f| call(f, DEL_GUEST_REGION, [1, 0, 0]),
+    ];
+    let after = |calls: &[Step], resets: bool| {
+        let span = Span { low: 64, high_start: Gfn(1 << 20), high: 0 };
+        let objects = Arc::new(Objects::new(span).unwrap());
+        let mut machine = Machine::new(calls);
+        machine.vm.regions.tell(objects.clone());
+        machine.play();
+        if resets {
+            scrub(&machine.vm, 0).unwrap();
+        }
+        let numbers = [8, 9, 15, 16].map(|page| objects.of(page));
+        numbers.map(|object| if object == objects.of(0) { 0 } else { object.0 })
+    };
+    assert_eq!(after(&calls[..2], false), [0; 4]);
+    assert_eq!(after(&calls[..3], false), [2, 2, 2, 0]);
+    assert_eq!(after(&calls[..4], false), [2, 2, 2, 1]);
+    assert_eq!(after(&calls[..5], false), [2, 0, 2, 1]);
+    assert_eq!(after(&calls, false), [2, 0, 2, 0]);
+    assert_eq!(after(&calls, true), [0; 4]);
 }
