@@ -83,7 +83,7 @@ pub struct Regions {
     /// Samples are wanted for other reasons.
     is_sampled: AtomicBool,
     wanted: Mutex<abi::regions::Regions>,
-    /// Where it is said which page is in which of the guest's regions, for a policy of page replacement.
+    /// What a policy of page replacement looks at: pages in the guest's regions are noted there.
     objects: Once<Arc<Objects>>,
     /// Where they go; missing in a machine without guests.
     at: Once<At>,
