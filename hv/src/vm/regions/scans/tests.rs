@@ -48,11 +48,22 @@ impl Shootdown for Silent {
 /// A guest whose second 2 MiB of memory lie at `to`. Its tables have them at address 0, as one page or as small ones. `samples` gets what
 /// performs a [`Step`].
 fn with_shadow(to: Hpa, is_large: bool, samples: impl FnOnce(&mut dyn FnMut(Step) -> u64)) {
+    with_pages(|page| Hpa(to.0 + (page << PAGE_SHIFT)), is_large, samples);
+}
+
+/// The same where `place` says where each page lies.
+fn with_pages(place: impl Fn(u64) -> Hpa, is_large: bool, samples: impl FnOnce(&mut dyn FnMut(Step) -> u64)) {
     let arena = Arena::new(100);
     let mut p2m = P2m::new(&arena).unwrap();
     let host = VecHost::new(HOST, 4 * M2 as usize);
-    for (at, to) in [(0, HOST), (M2, to)] {
-        let _no_engine_yet = p2m.map_ram(GpaRange::new(Gpa(at), M2).unwrap(), to, true).unwrap();
+    let mut map = |at, size, to| {
+        let _no_engine_yet = p2m.map_ram(GpaRange::new(Gpa(at), size).unwrap(), to, true).unwrap();
+    };
+    map(0, M2, HOST);
+    if is_large {
+        map(M2, M2, place(0));
+    } else {
+        (0..FRAMES).for_each(|page| map(M2 + (page << PAGE_SHIFT), PAGE_SIZE, place(page)));
     }
     let write =
         |at: u64, entry: u64| VmMemory::new(&p2m, &host).write(Gpa(at), &entry.to_le_bytes()).unwrap();
@@ -71,7 +82,7 @@ fn with_shadow(to: Hpa, is_large: bool, samples: impl FnOnce(&mut dyn FnMut(Step
         Step::Touch(page) => {
             let fault = PageFault::new(Gva(page << PAGE_SHIFT), Access::WRITE);
             let memory = VmMemory::new(&p2m, &host);
-            let _flushed = shadow.drop_large_leaves([to.frame()].into_iter());
+            let _flushed = shadow.drop_large_leaves([place(page).frame()].into_iter());
             let (outcome, _) = shadow.fault(AddressSpace::new(&p2m, &memory, &STATE), fault);
             assert!(matches!(outcome, ShadowOutcome::Filled { .. }), "{outcome:?}");
             0
@@ -133,6 +144,30 @@ fn small_leaves_tell_of_their_own_frames() {
         }
         step(End);
         assert!((0..8).all(|group| step(Take(group, u64::MAX)) == 0));
+    });
+}
+
+/// Five pages at a time lie side by side, in many pieces of 2 MiB: a group is asked for in runs of any length.
+#[test]
+fn scattered_pages_tell_of_their_own_frames() {
+    use Step::{End, Take, Touch};
+    let place = |page: u64| Hpa(HOST.0 + M2 + ((page / 5 * 41 % 103 * 1021 + page % 5) << PAGE_SHIFT));
+    with_pages(place, false, |step| {
+        let mut word = 7u64;
+        for _ in 0..20 {
+            let mut used = [0u64; 8];
+            for _ in 0..60 {
+                word = word.wrapping_mul(0x5851_f42d_4c95_7f2d).wrapping_add(1);
+                let page = word >> 55;
+                step(Touch(page));
+                used[(page / GROUP) as usize] |= 1 << (page % GROUP);
+            }
+            for (group, used) in (0..).zip(used) {
+                assert_eq!(step(Take(group, word)), used & word, "group {group}");
+                assert_eq!(step(Take(group, !word)), used & !word, "the others of group {group}");
+            }
+            step(End);
+        }
     });
 }
 
