@@ -14,7 +14,12 @@ fn turn(sched: &Scheduler<Credit>, pcpu: PcpuId, why: Why, now: u64) -> Option<V
 
 /// Two LLCs of two PCPUs. One VCPU is pinned to PCPU 0 and runs; the other has just followed its memory there from PCPU 2.
 fn followed() -> (Scheduler<Credit>, [VcpuId; 2], u64) {
-    let sched = Scheduler::new(Topology::uniform(4, 2), config(), config().credit());
+    followed_in(2)
+}
+
+/// The same of this many LLCs.
+fn followed_in(llcs: usize) -> (Scheduler<Credit>, [VcpuId; 2], u64) {
+    let sched = Scheduler::new(Topology::uniform(2 * llcs, 2), config(), config().credit());
     let vm = sched.add_vm(256, 0).unwrap();
     let [pinned, moves] = [P[0], P[2]].map(|pcpu| {
         let id = add(&sched, vm, PcpuSet::only(pcpu), S).unwrap();
@@ -238,4 +243,21 @@ fn a_bound_vcpu_that_was_stolen_within_the_llc_is_taken_by_an_idle_pcpu_too() {
     let looks = [0, 10].map(|after| turn(&sched, P[2], Why::Preempt, later + after * MS));
     assert_eq!(looks, [None, Some(moves)]);
     assert_eq!(sched.status(moves, later + 10 * MS).unwrap().stats.unbound, 1);
+}
+
+/// A VCPU that its memory draws to a third cache has not come back: it uses several regions.
+#[test]
+fn only_the_llc_that_a_vcpu_was_stolen_from_draws_it_back() {
+    for (to, is_back) in [(P[0], true), (P[1], true), (PcpuId(4), false)] {
+        let (sched, [pinned, moves], mut now) = followed_in(3);
+        let _kick = sched.pause(pinned, now).unwrap();
+        assert_eq!(turn(&sched, P[0], Why::Preempt, now), Some(moves));
+        now += 11 * MS;
+        let _kick = sched.resume(pinned, now).unwrap();
+        assert_eq!(turn(&sched, P[0], Why::Yield, now), Some(pinned));
+        assert_eq!(turn(&sched, P[2], Why::Preempt, now), Some(moves), "it is not bound any more");
+        assert_eq!(turn(&sched, P[2], Why::MoveTo(to), now + MS), None);
+        let stats = sched.status(moves, now + MS).unwrap().stats;
+        assert_eq!((stats.drawn_back, stats.unbound), (is_back.into(), 0), "to {to}");
+    }
 }
