@@ -147,11 +147,9 @@ fn small_leaves_tell_of_their_own_frames() {
     });
 }
 
-/// Five pages at a time lie side by side, in many pieces of 2 MiB: a group is asked for in runs of any length.
-#[test]
-fn scattered_pages_tell_of_their_own_frames() {
+/// Touches pages at random, and takes samples of all.
+fn samples_are_exact(place: impl Fn(u64) -> Hpa) {
     use Step::{End, Take, Touch};
-    let place = |page: u64| Hpa(HOST.0 + M2 + ((page / 5 * 41 % 103 * 1021 + page % 5) << PAGE_SHIFT));
     with_pages(place, false, |step| {
         let mut word = 7u64;
         for _ in 0..20 {
@@ -169,6 +167,18 @@ fn scattered_pages_tell_of_their_own_frames() {
             step(End);
         }
     });
+}
+
+/// Five pages at a time lie side by side, in many pieces of 2 MiB: a group is asked for in runs of any length.
+#[test]
+fn scattered_pages_tell_of_their_own_frames() {
+    samples_are_exact(|page| Hpa(HOST.0 + M2 + ((page / 5 * 41 % 103 * 1021 + page % 5) << PAGE_SHIFT)));
+}
+
+/// Pages 64 MiB apart, more than there are lists for: some are on the same list of leaves.
+#[test]
+fn pages_on_one_list_tell_of_their_own_frames() {
+    samples_are_exact(|page| Hpa(HOST.0 + M2 + ((page % 64) << 26) + ((page / 64) << PAGE_SHIFT)));
 }
 
 /// No page may be brought in.
