@@ -11,7 +11,7 @@
 use super::format::{NestedAttr, PteFormat, Rights};
 use super::p2m::{P2m, P2mEntry};
 use super::range::{Changed, Flush, GpaRange};
-use super::table::{AccessBits, AccessedGroup, Found, Leaf, MapError, Retired, Table};
+use super::table::{AccessBits, AccessedGroup, AccessedLarge, Found, Leaf, MapError, Retired, Table};
 use crate::arch::Access;
 use crate::arch::addr::{Gfn, Gpa, Hpa, PageSize};
 use crate::mem::table_memory::TableMemory;
@@ -169,6 +169,11 @@ impl<F: PteFormat<Attr = NestedAttr>, M: TableMemory> Nested<F, M> {
     /// Reads and clears accessed bits of 64 pages: see [`Table::take_accessed_group`].
     pub fn take_accessed_group(&self, first: Gpa, wanted: u64) -> AccessedGroup {
         self.table.take_accessed_group(first, wanted)
+    }
+
+    /// What a joined leaf tells without a change: see [`Table::joined_leaf`].
+    pub fn joined_leaf(&self, gpa: Gpa) -> Option<AccessedLarge> {
+        self.table.joined_leaf(gpa)
     }
 
     /// Joins small leaves for a time: see [`Table::join_pieces`].

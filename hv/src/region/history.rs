@@ -22,7 +22,7 @@ mod tests;
 use alloc::vec::Vec;
 use core::ops::Range;
 
-pub use self::scan::{AccessSource, Scan};
+pub use self::scan::{AccessSource, Asked, Scan};
 use super::{Rid, SPACES, Space};
 use crate::arch::addr::Gfn;
 use crate::mem::pieces::{OutOfMemory, Pieces};
@@ -150,11 +150,6 @@ impl Histories {
         Some(Gfn((run.first + (place - run.place) as u64) * GROUP))
     }
 
-    /// Whether an address space's samples visit the group in this place.
-    fn is_present(&self, space: Space, place: usize) -> bool {
-        self.present[usize::from(space.0) * self.stride + place / 64] & 1 << (place % 64) != 0
-    }
-
     fn set_present(&mut self, space: Space, place: usize, is_present: bool) {
         let word = &mut self.present[usize::from(space.0) * self.stride + place / 64];
         let bit = 1 << (place % 64);
@@ -262,7 +257,8 @@ impl Histories {
             let (place, bit) = self.place(gfn).ok_or_else(|| alloc::format!("{gfn:?} has no place"))?;
             let bits: u64 = self.planes[place].iter().map(|plane| plane >> bit & 1).sum();
             let own = Space(self.spaces[place][bit as usize].into());
-            let is_present = self.is_present(space, place);
+            let word = self.present[usize::from(space.0) * self.stride + place / 64];
+            let is_present = word & 1 << (place % 64) != 0;
             let is_left_out = rid == Rid::POOL && !self.has_pool;
             if own != space
                 || !(is_present || is_left_out)

@@ -2,8 +2,8 @@
 //! so that it is known of which pages more had been told, and that they become small leaves again, and then these until a sample has
 //! taken what they have inherited.
 
-use super::{ROOT_LEVEL, Table, TableMemory, parts, span};
-use crate::arch::addr::{Hfn, PageSize};
+use super::{AccessedLarge, ROOT_LEVEL, Table, TableMemory, entry_range, index, parts, span};
+use crate::arch::addr::{Gpa, Hfn, PageSize};
 use crate::paging::format::{Entry, LeafAttr, PteFormat};
 use crate::paging::range::{Flush, GpaRange};
 
@@ -63,6 +63,27 @@ impl<F: PteFormat, M: TableMemory> Table<F, M> {
         }
     }
 
+    /// What the leaf at `gpa` tells of its pages if it is joined. Nothing is cleared, so that it counts as accessed until one that clears
+    /// ([`Table::take_accessed_group`]) finds it idle.
+    pub fn joined_leaf(&self, gpa: Gpa) -> Option<AccessedLarge> {
+        if !GpaRange::ALL.contains(gpa) {
+            return None;
+        }
+        let (mut table, mut level) = (self.root, ROOT_LEVEL);
+        while level > LEVEL {
+            let Entry::Table(child) = F::decode(self.memory.load(table, index(gpa, level)), level) else {
+                return None;
+            };
+            (table, level) = (child, level - 1);
+        }
+        let raw = self.memory.load(table, index(gpa, LEVEL));
+        let is_leaf = matches!(F::decode(raw, LEVEL), Entry::Leaf { .. });
+        let is_joined = raw & F::JOINED_IDLE == 0;
+        let is_accessed = is_joined || raw & F::ACCESSED != 0;
+        let range = entry_range(gpa, LEVEL);
+        (is_leaf && raw & F::JOINED != 0).then_some(AccessedLarge { range, is_accessed, is_joined })
+    }
+
     /// Has small leaves stand again for those in `range` that are marked, where there is memory for that. Translations stay the same.
     pub fn split_joined(&mut self, range: GpaRange) {
         self.split_below(self.root, ROOT_LEVEL, range.intersect(GpaRange::ALL));
@@ -85,7 +106,7 @@ impl<F: PteFormat, M: TableMemory> Table<F, M> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::arch::addr::{Gpa, Hpa};
+    use crate::arch::addr::Hpa;
     use crate::paging::arena::Arena;
     use crate::paging::format::{NestedAttr, ept::Ept, npt::Npt};
     use crate::paging::table::scan::AccessedSmall;
@@ -163,9 +184,16 @@ mod tests {
         assert_eq!((first.is_accessed, first.is_joined, first.pages(0xff, 0x13)), (true, true, 0x13));
         access(&table, &arena);
         assert_eq!(sample(&table).pages(0xf0, 0x13), 0x10);
+        // One that clears nothing tells the same until it is idle.
+        let peek = |table: &Table<F, &Arena>| table.joined_leaf(Gpa(0x7000)).unwrap().pages(0xff, 0x13);
+        assert_eq!(
+            (peek(&table), table.joined_leaf(Gpa(M2)), table.joined_leaf(Gpa(3 * M2))),
+            (0x13, None, None)
+        );
         // Then nothing, and from then on any page may be meant.
-        assert_eq!(sample(&table).pages(0xff, 0x13), 0);
+        assert_eq!((sample(&table).pages(0xff, 0x13), peek(&table)), (0, 0));
         access(&table, &arena);
+        assert_eq!([peek(&table); 2], [0xff; 2]);
         assert_eq!(sample(&table).pages(0xff, 0x13), 0xff);
         table.split_joined(GpaRange::ALL);
         table.reclaim();

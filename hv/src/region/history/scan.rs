@@ -7,15 +7,29 @@ use super::{GROUP, Histories, SAMPLE_NS, SAMPLES, class};
 use crate::arch::addr::Gfn;
 use crate::region::{Rid, Space};
 
+/// Frames of 2 MiB.
+const PIECE: u64 = 512;
+
 /// The access bits of an address space's tables, for all domains: nested tables, shadow tables by their reverse maps, or a bitmap
 /// that was filled otherwise, as by a log of the processor.
 pub trait AccessSource {
-    /// Reads and clears the access bits of frames among the 64 from `first` on, a multiple of 64: bit `n` of `wanted` asks for frame
-    /// `first + n`. Returns those that were accessed since the last time; what was not asked for is ignored.
+    /// Reads and clears the access bits of frames among the 64 from `first` on, a multiple of 64. Returns those that were accessed since
+    /// the last time; what was not asked for is ignored.
     ///
     /// Frames are asked for in ascending order. A large leaf counts for all its frames, so that its bit is to be cleared once in a
-    /// sample. `last`: those that the sample before has found, for leaves that cannot tell which frames it was.
-    fn take_accessed(&mut self, first: Gfn, wanted: u64, last: u64) -> u64;
+    /// sample.
+    fn take_accessed(&mut self, first: Gfn, asked: Asked) -> u64;
+}
+
+/// Which of 64 frames a sample asks for: bit `n` stands for the frame `first + n`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Asked {
+    /// These.
+    pub wanted: u64,
+    /// Those that the sample before has found, for leaves that cannot tell which frames it was.
+    pub last: u64,
+    /// The VM's samples ask, in a piece of 2 MiB where those of an address space do, too: leaves that were joined there are for these.
+    pub is_second: bool,
 }
 
 /// What part of a sample has been taken.
@@ -64,11 +78,13 @@ impl Histories {
         let mut from = ticks.next.unwrap_or(0);
         let plane = usize::from(ticks.plane);
         let mut done = Scan::default();
+        let mut piece = None;
         while done.groups < groups.max(1)
             && let Some(place) = self.next_present(space, from)
         {
             done.groups += 1;
-            let (changed, accessed) = self.sample(space, place, plane, source, &region_of);
+            let is_second = space == Space::VM && !self.has_pool && self.is_anothers_piece(place, &mut piece);
+            let (changed, accessed) = self.sample(space, place, plane, source, is_second, &region_of);
             done.changed += changed;
             done.accessed += accessed;
             from = place + 1;
@@ -78,16 +94,32 @@ impl Histories {
         done
     }
 
-    /// Whether no two of these frames, whole groups, are asked for by samples of different address spaces.
+    /// Whether no two of these frames, whole groups, are asked for by samples of different address spaces. Those of the VM do not count
+    /// unless they ask for the pool: they leave joined leaves to the others ([`Asked::is_second`]).
     pub(in crate::region) fn has_one_clock(&self, frames: Range<Gfn>) -> bool {
         let mut one = None;
         (frames.start.0..frames.end.0).step_by(GROUP as usize).all(|first| {
             let Some((place, _)) = self.place(Gfn(first)) else { return true };
-            // Where all of the VM's are in the pool, its samples may leave them out.
-            let is_asked = |space: u8| space != Space::VM.0 as u8 || self.is_present(Space::VM, place);
+            let is_asked = |space: u8| space != Space::VM.0 as u8 || self.has_pool;
             let mut asked = self.spaces[place].iter().filter(|space| is_asked(**space));
             asked.all(|space| one.get_or_insert(*space) == space)
         })
+    }
+
+    /// Whether samples of an address space ask for frames in the 2 MiB around this group. `last`: the piece that was looked at last, and
+    /// the answer.
+    fn is_anothers_piece(&self, place: usize, last: &mut Option<(u64, bool)>) -> bool {
+        let Some(first) = self.first_of(place) else { return false };
+        let piece = first.0 / PIECE;
+        if let Some((_, answer)) = last.filter(|(own, _)| *own == piece) {
+            return answer;
+        }
+        let mut groups = (piece * PIECE..(piece + 1) * PIECE).step_by(GROUP as usize);
+        let is_anothers =
+            |(place, _): (usize, _)| equal_bytes(&self.spaces[place], Space::VM.0 as u8) != u64::MAX;
+        let answer = groups.any(|first| self.place(Gfn(first)).is_some_and(is_anothers));
+        *last = Some((piece, answer));
+        answer
     }
 
     /// The first group from `from` on in which the address space may have frames.
@@ -111,6 +143,7 @@ impl Histories {
         place: usize,
         plane: usize,
         source: &mut impl AccessSource,
+        is_second: bool,
         region_of: impl Fn(Gfn) -> Option<Rid>,
     ) -> (u64, u64) {
         let own = equal_bytes(&self.spaces[place], space.0 as u8);
@@ -120,7 +153,7 @@ impl Histories {
             return (0, 0);
         }
         let last = self.planes[place][(plane + SAMPLES - 1) % SAMPLES];
-        let accessed = source.take_accessed(first, own, last) & own;
+        let accessed = source.take_accessed(first, Asked { wanted: own, last, is_second }) & own;
         let all = u64::from(accessed.count_ones());
         let old = self.planes[place][plane];
         let changed = (old & own) ^ accessed;

@@ -17,7 +17,7 @@ const RAM: [Range<Gfn>; 3] = [Gfn(10)..Gfn(80), Gfn(100)..Gfn(140), Gfn(400)..Gf
 struct Accessed(BTreeSet<Gfn>);
 
 impl AccessSource for Accessed {
-    fn take_accessed(&mut self, first: Gfn, wanted: u64, _last: u64) -> u64 {
+    fn take_accessed(&mut self, first: Gfn, Asked { wanted, .. }: Asked) -> u64 {
         assert_eq!(first.0 % GROUP, 0);
         (0..64)
             .filter(|bit| wanted >> bit & 1 == 1 && self.0.remove(&Gfn(first.0 + bit)))
@@ -215,7 +215,7 @@ fn histories_take_few_bytes_for_a_frame() {
 struct Table(u64);
 
 impl AccessSource for Table {
-    fn take_accessed(&mut self, first: Gfn, wanted: u64, _last: u64) -> u64 {
+    fn take_accessed(&mut self, first: Gfn, Asked { wanted, .. }: Asked) -> u64 {
         self.0.rotate_left((first.0 / GROUP % 64) as u32) & wanted
     }
 }
@@ -257,10 +257,45 @@ fn frames_have_one_clock_where_samples_of_one_address_space_ask_for_them() {
     assert_eq!(is_one(&partition), [true; 2], "the pool is not asked for");
     let _effects = partition.map(Gfn(130), spaces[1]).unwrap();
     assert_eq!(is_one(&partition), [true, false], "two programs");
-    // The VM's samples ask for what is global.
+    // The VM's samples ask for what is global, and leave the bits of joined leaves alone.
     let _effects = partition.map(Gfn(3), spaces[0]).unwrap();
     let _effects = partition.exclude(Gfn(3)).unwrap();
-    assert_eq!(is_one(&partition), [false; 2]);
+    assert_eq!(is_one(&partition), [true, false]);
+    partition.start_histories().unwrap();
+    assert_eq!(is_one(&partition), [false; 2], "they ask for the pool");
+}
+
+/// The groups that are asked for, and whether by a second address space.
+struct Groups(Vec<(u64, bool)>);
+
+impl AccessSource for Groups {
+    fn take_accessed(&mut self, first: Gfn, asked: Asked) -> u64 {
+        self.0.push((first.0 / GROUP, asked.is_second));
+        0
+    }
+}
+
+#[test]
+fn samples_of_the_vm_are_second_where_an_address_space_has_frames_within_2_mib() {
+    let mut partition = Partition::new([Gfn(0)..Gfn(1536)]).unwrap();
+    partition.start_histories_of_mapped().unwrap();
+    let space = partition.add_space().unwrap();
+    for frame in [0, 511, 512, 1535] {
+        let _effects = partition.map(Gfn(frame), space).unwrap();
+    }
+    for frame in [0, 512, 1535] {
+        let _effects = partition.exclude(Gfn(frame)).unwrap();
+    }
+    let scan = |partition: &mut Partition, space, now_ns| {
+        let mut groups = Groups(Vec::new());
+        let _scan = partition.scan(space, now_ns, &mut groups, u64::MAX);
+        groups.0
+    };
+    assert_eq!(scan(&mut partition, Space::VM, SAMPLE_NS), [(0, true), (8, false), (23, false)]);
+    assert_eq!(scan(&mut partition, space, SAMPLE_NS), [(7, false)]);
+    partition.start_histories().unwrap();
+    let all: Vec<_> = (0..24).map(|group| (group, false)).collect();
+    assert_eq!(scan(&mut partition, Space::VM, 2 * SAMPLE_NS), all, "with the pool no leaf has two");
 }
 
 #[test]

@@ -3,7 +3,7 @@
 use core::ops::Range;
 
 use super::*;
-use crate::region::history::AccessSource;
+use crate::region::history::{AccessSource, Asked};
 use crate::region::{Domain, Effect, Kind, Owner};
 
 const RAM: [Range<Gfn>; 2] = [Gfn(0)..Gfn(0x60), Gfn(0x80)..Gfn(0x100)];
@@ -14,7 +14,7 @@ const STEP: usize = 4;
 struct Pattern(u64);
 
 impl AccessSource for Pattern {
-    fn take_accessed(&mut self, first: Gfn, _wanted: u64, _last: u64) -> u64 {
+    fn take_accessed(&mut self, first: Gfn, _: Asked) -> u64 {
         assert_eq!(first.0 % 64, 0);
         self.0
     }

@@ -6,7 +6,7 @@ use super::lru::Lru;
 use super::program::Program;
 use crate::arch::addr::{Gfn, Gva};
 use crate::region::balance::{self, Cache, Item, Policy};
-use crate::region::history::AccessSource;
+use crate::region::history::{AccessSource, Asked};
 use crate::region::partition::Partition;
 use crate::region::regioning::{
     Answer, Change, Event, Moves, Outcome, Params, Regioning, Touch, Turn, Verdict,
@@ -51,7 +51,7 @@ pub enum Mapping {
 struct Accessed(Vec<u64>);
 
 impl AccessSource for Accessed {
-    fn take_accessed(&mut self, first: Gfn, wanted: u64, _last: u64) -> u64 {
+    fn take_accessed(&mut self, first: Gfn, Asked { wanted, .. }: Asked) -> u64 {
         let word = &mut self.0[(first.0 / 64) as usize];
         let taken = *word & wanted;
         *word &= !wanted;

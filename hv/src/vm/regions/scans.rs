@@ -22,7 +22,7 @@ use crate::paging::shadow::{Shadow, TlbFlush};
 use crate::paging::table::{AccessedGroup, AccessedLarge};
 use crate::paging::tree_key::TreeKey;
 use crate::region::Space;
-use crate::region::history::{AccessSource, GROUP, Scan};
+use crate::region::history::{AccessSource, Asked, GROUP, Scan};
 use crate::region::partition::Partition;
 use crate::vm::{HostMemory, MapChanges, Vm};
 
@@ -92,10 +92,14 @@ impl<'a, F: PteFormat<Attr = NestedAttr>, M: TableMemory> Tables<'a, F, M> {
         Tables { nested, shadow, large: &mut scans.large, nested_owe: false, shadow_owe: false }
     }
 
-    fn of_nested(&mut self, at: Gpa, wanted: u64, last: u64) -> u64 {
+    fn of_nested(&mut self, at: Gpa, Asked { wanted, last, is_second }: Asked) -> u64 {
         let mut accessed = 0;
         for (key, tree) in self.nested.iter().flat_map(|trees| trees.iter()) {
             if let Some(leaf) = self.large.known(Some(key), at) {
+                accessed |= leaf.pages(wanted, last);
+                continue;
+            }
+            if let Some(leaf) = tree.joined_leaf(at).filter(|_| is_second) {
                 accessed |= leaf.pages(wanted, last);
                 continue;
             }
@@ -146,8 +150,8 @@ impl<'a, F: PteFormat<Attr = NestedAttr>, M: TableMemory> Tables<'a, F, M> {
 }
 
 impl<F: PteFormat<Attr = NestedAttr>, M: TableMemory> AccessSource for Tables<'_, F, M> {
-    fn take_accessed(&mut self, first: Gfn, wanted: u64, last: u64) -> u64 {
-        self.of_nested(first.base(), wanted, last) | self.of_shadow(first.base(), wanted)
+    fn take_accessed(&mut self, first: Gfn, asked: Asked) -> u64 {
+        self.of_nested(first.base(), asked) | self.of_shadow(first.base(), asked.wanted)
     }
 }
 
@@ -195,7 +199,7 @@ impl<F: PteFormat<Attr = NestedAttr>, M: HostMemory> Vm<F, M> {
 
     /// Samples have told enough of single pages: walks are to be short again, until [`Vm::tell_of_pages`]. The caller's processor must flush.
     /// Not where memory tiers or the pager ask for single pages at any time, nor where a piece has frames of several address spaces: the
-    /// samples of each would clear the one bit, and those of the others find it idle.
+    /// samples of each would clear the one bit, and those of the others find it idle. The VM's leave it alone ([`Asked::is_second`]).
     pub fn join_leaves(&self, work: &mut u32, partition: &Partition) -> MapChanges {
         let mut changes = MapChanges::default();
         if self.tiers.is_some() || self.pager.is_some() {

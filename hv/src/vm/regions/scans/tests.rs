@@ -89,7 +89,8 @@ fn with_pages(place: impl Fn(u64) -> Hpa, is_large: bool, samples: impl FnOnce(&
         }
         Step::Take(group, wanted) => {
             let mut access = Tables::new(None, Some((&p2m, &mut shadow)), &mut scans);
-            let found = access.take_accessed(Gfn(FRAMES + group * GROUP), wanted, 0);
+            let found =
+                access.take_accessed(Gfn(FRAMES + group * GROUP), Asked { wanted, ..Asked::default() });
             owe |= access.shadow_owe;
             assert!(owe || found == 0, "without a flush no bit is set again");
             found
@@ -209,5 +210,26 @@ fn pages_that_are_absent_stay_so() {
     let mut shadow = Shadow::<_, Npt>::new(&arena, 32, 40, Tuning::default()).unwrap();
     let mut scans = Scans::default();
     let mut access = Tables::new(None, Some((&p2m, &mut shadow)), &mut scans);
-    assert_eq!(access.take_accessed(Gfn(0), u64::MAX, 0), 0);
+    assert_eq!(access.take_accessed(Gfn(0), Asked { wanted: u64::MAX, ..Asked::default() }), 0);
+}
+
+#[test]
+fn samples_of_the_vm_leave_joined_leaves_to_those_of_an_address_space() {
+    let arena = Arena::new(100);
+    let (_p2m, mut trees) = NestedTrees::<Npt, _>::of_domains(&arena, M2, HOST, 1);
+    trees.keep_small(Gfn(3));
+    let _nothing_remembers = trees.join_pieces(GpaRange::ALL, |_| true);
+    trees.take_retired().free(&arena);
+    let mut scans = Scans::default();
+    let mut take = |wanted, last, is_second| {
+        let mut tables = Tables::new(Some(&trees), None, &mut scans);
+        let found = tables.take_accessed(Gfn(0), Asked { wanted, last, is_second });
+        let owes = tables.nested_owe;
+        scans.end_sample();
+        (found, owes)
+    };
+    assert_eq!(take(0xff, 0x13, true), (0x13, false));
+    assert_eq!(take(0xf00, 0x300, false), (0x300, true), "what was accessed is theirs");
+    assert_eq!(take(0xff, 0x13, true), (0x13, false));
+    assert_eq!([take(0xf00, 0x300, false), take(0xff, 0x13, true)], [(0, false); 2], "idle for both");
 }
