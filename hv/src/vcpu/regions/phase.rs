@@ -1,5 +1,7 @@
 //! A VCPU in a phase of regioning: what it touches, and the tables that follow.
 
+mod ahead;
+
 use alloc::vec::Vec;
 
 use arrayvec::ArrayVec;
@@ -27,9 +29,6 @@ use crate::virt::{FlushScope, Virt};
 use crate::vm::regions::Records;
 use crate::vm::{HostMemory, Vm, work};
 
-/// Pages of a region that are opened at a touch at most, in the order in which the region got them: the next ones are likely to follow.
-/// A visit begins with one page, and each further touch opens twice as many: to open and close a page takes longer than many a visit.
-const AHEAD: usize = 256;
 /// Pages of the current region that are open at most before pages are opened one by one.
 const MOST_AHEAD: usize = 16_384;
 /// Bytes around the stack pointer in which an access is one of the stack's.
@@ -333,20 +332,22 @@ fn enter_region<V: Virt, M: HostMemory>(
         vcpu.phase.ahead = 0;
     }
     // While a region grows by merges, nearly all of it is open: to look at what follows would find nothing.
-    vcpu.phase.ahead = if has_grown { 0 } else { (2 * vcpu.phase.ahead).clamp(1, AHEAD) };
+    vcpu.phase.ahead = if has_grown { 0 } else { ahead::more(vcpu.phase.ahead) };
     // Also at each visit: sets of tables that are newer than the region have large leaves there, as where there was no memory to split one.
     if has_grown || closes {
         vm.keep_small(&mut vcpu.work, core::iter::once(gfn));
     }
-    let OwnPhase { open, closed, ahead, .. } = &mut vcpu.phase;
+    let OwnPhase { open, closed, ahead: next, .. } = &mut vcpu.phase;
     if closes {
         core::mem::swap(open, closed);
     }
-    let ahead = if open.len() >= MOST_AHEAD { 1 } else { (*ahead).max(1) };
+    let ahead = if open.len() >= MOST_AHEAD { 1 } else { (*next).max(1) };
     // Without memory for the list pages are open until the phase ends.
     let _room = open.try_reserve(ahead);
     let frames = core::iter::once(gfn).chain(records.guest.partition().frames_from(gfn).take(ahead));
+    let before = open.len();
     let done = vm.change_phase(vcpu.id, &mut vcpu.work, closed, frames, open);
+    *next = ahead::after(ahead, open.len() - before);
     if closes {
         closed.clear();
         vcpu.virt.flush(FlushScope::All);
