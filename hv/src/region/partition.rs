@@ -236,8 +236,12 @@ impl Partition {
 
     /// The regions in use, by number.
     pub fn regions(&self) -> impl Iterator<Item = (Rid, Info)> + '_ {
-        let all = (0..self.regions.len()).map(|index| Rid(index as u16));
-        all.filter_map(|rid| Some((rid, self.info(rid)?)))
+        let those = |range: Range<usize>| {
+            range.filter_map(|index| Some((Rid(index as u16), self.info(Rid(index as u16))?)))
+        };
+        let first = Rid::FIRST.into();
+        // Most records are free, and there are many: behind the last region nothing is looked at.
+        those(0..first).chain(those(first..self.regions.len()).take(self.dynamic as usize))
     }
 
     /// A frame and those behind it in the list of its region; none if it is no RAM.
