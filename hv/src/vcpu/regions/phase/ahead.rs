@@ -6,12 +6,12 @@ const MOST: usize = 256;
 /// A touch that opens less than this part of the pages that it looks at has the next ones look at as much less.
 const FEW_OPENED: usize = 8;
 
-/// Pages from the one that is touched on, where the touch before looked at so many.
+/// Pages from the one that is touched on, where the touch before looked at this many.
 pub fn more(ahead: usize) -> usize {
     (2 * ahead).clamp(1, MOST)
 }
 
-/// The same after a touch that has looked at so many pages, and opened so many of them. Where pages are used in random
+/// The same after a touch that has looked at `ahead` pages, and opened some of them. Where pages are used in random
 /// order most of what follows is open at last, and a look at all of it takes longer than some faults.
 pub fn after(ahead: usize, opened: usize) -> usize {
     if opened * FEW_OPENED < ahead { ahead / FEW_OPENED } else { ahead }
