@@ -377,6 +377,11 @@ fn the_time_of_another_program_is_not_ones_own() {
 }
 
 #[test]
+fn long_phases_have_more_touches_and_short_ones_no_fewer() {
+    assert_eq!([1, 10, 20, 60, 80, 1000].map(most_touches), [8192, 8192, 16_384, 49_152, 65_535, 65_535]);
+}
+
+#[test]
 fn a_guest_that_makes_address_spaces_without_end_gets_no_more_than_there_are() {
     let (mut partition, mut rounds) = in_phase("balance,phase_ms=100,period_ms=200");
     for n in 0..1000u64 {
@@ -387,11 +392,11 @@ fn a_guest_that_makes_address_spaces_without_end_gets_no_more_than_there_are() {
     assert_eq!((counts.used, counts.made, counts.ended), (255, 255, 0));
     assert_eq!(counts.refused, 1000 - 255);
     // The touches of all together end a phase.
-    let last = (1000..20_000).find(|n| {
+    let last = (1000..90_000).find(|n| {
         let root = 0x10_0000 + ((n % 200) << 12);
         matches!(program(&mut partition, &mut rounds, root, n % FRAMES, n * 1000).1, Change::Finish(_))
     });
-    assert_eq!(last, Some(u64::from(Params::default().most_touches)));
+    assert_eq!(last, Some(u64::from(most_touches(100))));
     // All of it is given back.
     rounds.give_up(&mut partition, |_| {});
     while rounds.leave(&mut partition).is_some() {}

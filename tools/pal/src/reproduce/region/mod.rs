@@ -92,12 +92,13 @@ pub fn find(name: &str) -> Option<&'static Figure> {
     FIGURES.iter().find(|figure| figure.name == name)
 }
 
-/// How often regions are looked for in a figure.
-fn pace(figure: &Figure, quick: bool) -> Pace {
+/// How often regions are looked for in a figure, on a machine with last-level caches of this size.
+fn pace(figure: &Figure, quick: bool, cache_kib: u64) -> Pace {
     match (figure.name, quick) {
         // One phase is in it.
         (COST, true) => Pace { warm: 1100, measured: 1000, ..Pace::USUAL },
         (COST, false) => Pace::USUAL,
+        _ if cache_kib > 4096 => Pace::DENSE_LARGE,
         _ => Pace::DENSE,
     }
 }
@@ -156,12 +157,13 @@ pub fn run(figure: &Figure, args: &ReproduceArgs, project: &Project, ui: &Ui) ->
     let mut kept = Kept::open(KIND, args, &cache, ui)?;
     let needs = Needs { project, ui, yes: args.yes };
     let scratch = Scratch::new()?;
-    let (mut all, pace) = (Vec::new(), pace(figure, args.quick));
+    let mut all = Vec::new();
     // A machine of two processors runs one of them at a time, mostly.
     let processors = || thread::available_parallelism().map_or(1, usize::from);
     let jobs = args.jobs.map_or_else(processors, |jobs| jobs as usize);
     for lab in labs {
         let setup = Setup::new(&needs, scratch.path(), &lab)?;
+        let pace = pace(figure, args.quick, setup.cache_kib());
         let points: Vec<Point> = grid(figure, args.quick)
             .into_iter()
             .map(|(size, visit)| setup.point(pace, size, visit))
