@@ -81,6 +81,17 @@ impl Default for Params {
     }
 }
 
+impl Params {
+    /// Touches of a phase of this length, at most: as many for its time as one of the usual length has, and never fewer than that.
+    /// Where pages are used at random a region takes several touches for each of its pages to be found.
+    pub fn most_touches(phase_ms: u32) -> u16 {
+        let usual = Params::default();
+        let touches =
+            u64::from(usual.most_touches) * u64::from(phase_ms) * 1_000_000 / u64::from(usual.phase_ns);
+        u16::try_from(touches).unwrap_or(u16::MAX).max(usual.most_touches)
+    }
+}
+
 /// A fault of a VCPU in a phase, on a frame of RAM.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Touch {

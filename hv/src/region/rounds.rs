@@ -55,19 +55,11 @@ fn regioning(settings: &abi::regions::Regioning, partition: &Partition) -> Resul
         merge_ns: ns(settings.q_us),
         period_ns: u64::from(settings.period_ms) * 1_000_000,
         phase_ns: ns(settings.phase_ms.saturating_mul(1000)),
-        most_touches: most_touches(settings.phase_ms),
+        most_touches: Params::most_touches(settings.phase_ms),
         move_ns: ns(settings.move_us),
         most_moves: most_moves_of_a_page(ns(settings.move_us)),
     };
     Regioning::new(params, partition)
-}
-
-/// Touches of a phase of this length, at most: as many for its time as one of the usual length has, and never fewer than that. Where
-/// pages are used at random a region takes several touches for each of its pages to be found, so large regions need longer phases.
-fn most_touches(phase_ms: u32) -> u16 {
-    let usual = Params::default();
-    let touches = u64::from(usual.most_touches) * u64::from(phase_ms) * 1_000_000 / u64::from(usual.phase_ns);
-    u16::try_from(touches).unwrap_or(u16::MAX).max(usual.most_touches)
 }
 
 /// What rounds have done so far.

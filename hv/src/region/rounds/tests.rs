@@ -378,7 +378,10 @@ fn the_time_of_another_program_is_not_ones_own() {
 
 #[test]
 fn long_phases_have_more_touches_and_short_ones_no_fewer() {
-    assert_eq!([1, 10, 20, 60, 80, 1000].map(most_touches), [8192, 8192, 16_384, 49_152, 65_535, 65_535]);
+    assert_eq!(
+        [1, 10, 20, 60, 80, 1000].map(Params::most_touches),
+        [8192, 8192, 16_384, 49_152, 65_535, 65_535]
+    );
 }
 
 #[test]
@@ -396,7 +399,7 @@ fn a_guest_that_makes_address_spaces_without_end_gets_no_more_than_there_are() {
         let root = 0x10_0000 + ((n % 200) << 12);
         matches!(program(&mut partition, &mut rounds, root, n % FRAMES, n * 1000).1, Change::Finish(_))
     });
-    assert_eq!(last, Some(u64::from(most_touches(100))));
+    assert_eq!(last, Some(u64::from(Params::most_touches(100))));
     // All of it is given back.
     rounds.give_up(&mut partition, |_| {});
     while rounds.leave(&mut partition).is_some() {}
