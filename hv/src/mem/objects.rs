@@ -41,7 +41,7 @@ impl Objects {
     /// Of a VM with its RAM at `span`; no page is in a region of the guest's.
     ///
     /// # Errors
-    /// No memory: [`Objects::BYTES_FOR_PAGE`].
+    /// No memory: [`Objects::bytes_for`].
     pub fn new(span: Span) -> Result<Objects, OutOfMemory> {
         let pages = span.pages();
         let most = pages.saturating_sub(1);
@@ -51,12 +51,14 @@ impl Objects {
     }
 
     /// Whether a policy asks for objects.
-    pub const fn are_for(policy: Policy) -> bool {
+    const fn are_for(policy: Policy) -> bool {
         matches!(policy, Policy::Apr)
     }
 
-    /// Bytes of host memory for each page.
-    pub const BYTES_FOR_PAGE: u64 = 2;
+    /// Bytes of host memory that a policy's objects take for a VM of this many pages.
+    pub const fn bytes_for(policy: Policy, pages: u64) -> u64 {
+        if Self::are_for(policy) { pages * size_of::<AtomicU16>() as u64 } else { 0 }
+    }
 
     /// The objects that a policy asks for.
     ///
@@ -73,6 +75,11 @@ impl Objects {
             0 => FIRST_RANGE + (number >> self.shift),
             region => region.into(),
         })
+    }
+
+    /// The same where a policy may ask for no objects: then the page is of none.
+    pub fn object_of(objects: Option<&Arc<Objects>>, number: u32) -> Object {
+        objects.map_or(Object::default(), |objects| objects.of(number))
     }
 
     /// A page is in this region of the guest's now, or (`None`) in none.

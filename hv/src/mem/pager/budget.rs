@@ -23,8 +23,7 @@ const fn overhead(wish: &Wish) -> u64 {
     /// One for the heap to grow by, and what is small.
     const ONCE: u64 = 768;
     let memory = wish.memory;
-    let objects =
-        if Objects::are_for(wish.policy) { memory * Objects::BYTES_FOR_PAGE / PAGE_SIZE } else { 0 };
+    let objects = Objects::bytes_for(wish.policy, memory) / PAGE_SIZE;
     2 * (memory / 512 + memory / (512 * 512))
         + memory / 1024
         + memory / 512

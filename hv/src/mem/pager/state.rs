@@ -230,7 +230,7 @@ impl State {
     }
 
     fn object(&self, page: InFrame) -> Object {
-        self.objects.as_ref().map_or(Object::default(), |objects| objects.of(page.number))
+        Objects::object_of(self.objects.as_ref(), page.number)
     }
 
     fn queue(&mut self, page: InFrame) {

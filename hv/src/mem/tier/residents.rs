@@ -17,7 +17,7 @@ use crate::arch::addr::Gfn;
 use crate::mem::objects::Objects;
 use crate::mem::pager::Span;
 use crate::mem::pieces::{OutOfMemory, Pieces};
-use crate::mem::replace::{AccessBits, NONE, Object, Page, Slot};
+use crate::mem::replace::{AccessBits, NONE, Page, Slot};
 use crate::mem::replacement::Replacement;
 
 /// Frames of fast memory that a policy orders, at most: 1 GiB. A search may go over all of them where no access bit is asked for, and a
@@ -122,7 +122,7 @@ impl Residents {
     /// Bytes of the heap, and of other host memory, that it takes at most.
     pub const fn bytes_for(name: Name, pages: u32, fast: u32) -> (u64, u64) {
         let capacity = if fast < pages { fast } else { pages } as u64 + MAX_MOVES as u64;
-        let objects = if Objects::are_for(name) { pages as u64 * Objects::BYTES_FOR_PAGE } else { 0 };
+        let objects = Objects::bytes_for(name, pages as u64);
         // The policy's tables of fixed size, the largest of them APR's objects.
         (capacity * Replacement::heap_bytes(name) + (64 << 10), capacity * 8 + pages as u64 * 4 + objects)
     }
@@ -238,7 +238,7 @@ impl Residents {
         if page as usize >= self.places.len() || self.has(page) {
             return None;
         }
-        let object = self.objects.as_ref().map_or(Object::default(), |objects| objects.of(page));
+        let object = Objects::object_of(self.objects.as_ref(), page);
         let (policy, mut bits) = self.bits(samples);
         let placed = policy.fault(Page(page.into()), object, &mut bits);
         let now = Known { page, looked: self.pass };

@@ -45,7 +45,7 @@ mod slow_path;
 mod statistics;
 mod sync;
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;
 mod unsync;
 
 pub use agile::{AgileCounts, AgileSpace, AgileTimes, UpperCounts};

@@ -16,7 +16,7 @@ use crate::paging::range::GpaRange;
 use crate::paging::vm_memory::VmMemory;
 
 pub(super) const HOST: Hpa = Hpa(0x8000_0000);
-pub(super) const STATE: PagingState = PagingState {
+pub(crate) const STATE: PagingState = PagingState {
     cr0: cr0::PE | cr0::PG | cr0::WP,
     cr3: PAGE_SIZE,
     cr4: cr4::PAE,
@@ -34,7 +34,7 @@ pub(super) const STATE: PagingState = PagingState {
 
 /// Other PCPUs that have nothing to forget.
 #[derive(Debug)]
-pub(super) struct Silent;
+pub(crate) struct Silent;
 
 impl Shootdown for Silent {
     fn request(&self, _reload: bool) {}

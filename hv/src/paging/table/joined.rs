@@ -66,16 +66,7 @@ impl<F: PteFormat, M: TableMemory> Table<F, M> {
     /// What the leaf at `gpa` tells of its pages if it is joined. Nothing is cleared, so that it counts as accessed until one that clears
     /// ([`Table::take_accessed_group`]) finds it idle.
     pub fn joined_leaf(&self, gpa: Gpa) -> Option<AccessedLarge> {
-        if !GpaRange::ALL.contains(gpa) {
-            return None;
-        }
-        let (mut table, mut level) = (self.root, ROOT_LEVEL);
-        while level > LEVEL {
-            let Entry::Table(child) = F::decode(self.memory.load(table, index(gpa, level)), level) else {
-                return None;
-            };
-            (table, level) = (child, level - 1);
-        }
+        let (table, _) = self.above_piece(gpa).filter(|(_, level)| *level == LEVEL)?;
         let raw = self.memory.load(table, index(gpa, LEVEL));
         let is_leaf = matches!(F::decode(raw, LEVEL), Entry::Leaf { .. });
         let is_joined = raw & F::JOINED_IDLE == 0;

@@ -67,7 +67,7 @@ impl<F: PteFormat, M: TableMemory> Table<F, M> {
     }
 
     /// The table that has the entry of the piece, and its level: 2, or more if a larger leaf is there.
-    fn above_piece(&self, gpa: Gpa) -> Option<(Hfn, u8)> {
+    pub(super) fn above_piece(&self, gpa: Gpa) -> Option<(Hfn, u8)> {
         if !GpaRange::ALL.contains(gpa) {
             return None;
         }

@@ -6,45 +6,19 @@ use alloc::sync::Arc;
 use super::*;
 use crate::arch::Access;
 use crate::arch::addr::{Gva, Hfn, Hpa, PAGE_SIZE};
-use crate::arch::state::{cr0, cr4, efer};
 use crate::mem::guest_memory::GuestMemory;
 use crate::mem::host_access::VecHost;
 use crate::mem::pager::{Budget, FrameMemory, Pager, Span};
 use crate::paging::arena::Arena;
 use crate::paging::format::npt::Npt;
-use crate::paging::guest_walk::{PagingFeatures, PagingState};
-use crate::paging::shadow::{AddressSpace, PageFault, ShadowOutcome, Shootdown, Tuning};
+use crate::paging::shadow::tests::{STATE, Silent};
+use crate::paging::shadow::{AddressSpace, PageFault, ShadowOutcome, Tuning};
 use crate::paging::vm_memory::VmMemory;
 
 /// 2 MiB of guest memory.
 const FRAMES: u64 = 512;
 const M2: u64 = FRAMES << PAGE_SHIFT;
 const HOST: Hpa = Hpa(0x8000_0000);
-const STATE: PagingState = PagingState {
-    cr0: cr0::PE | cr0::PG | cr0::WP,
-    cr3: PAGE_SIZE,
-    cr4: cr4::PAE,
-    efer: efer::LME | efer::LMA | efer::NXE,
-    rflags: 0,
-    cpl: 0,
-    pdptes: None,
-    features: PagingFeatures {
-        physical_bits: 40,
-        gib_pages: true,
-        upper_global_reserved: false,
-        pointer_bits_reserved: true,
-    },
-};
-
-/// Other PCPUs that have nothing to forget.
-#[derive(Debug)]
-struct Silent;
-
-impl Shootdown for Silent {
-    fn request(&self, _reload: bool) {}
-    fn service(&self) {}
-}
-
 /// A guest whose second 2 MiB of memory lie at `to`. Its tables have them at address 0, as one page or as small ones. `samples` gets what
 /// performs a [`Step`].
 fn with_shadow(to: Hpa, is_large: bool, samples: impl FnOnce(&mut dyn FnMut(Step) -> u64)) {
