@@ -174,6 +174,7 @@ keys! {
     // stats.paging.shadow
     SHADOW = "shadow", POOL = "pool", POOL_BYTES = "pool_bytes", PAGES = "pages", BYTES = "bytes", MOST_BYTES = "most_bytes",
     FAULTS = "faults", FILLED = "filled", PREFETCHED = "prefetched", GUEST_FAULTS = "guest_faults",
+    CONCURRENT = "concurrent",
     EMULATED_WRITES = "emulated_writes", ROOTS_FOUND = "roots_found", ROOTS_MADE = "roots_made", PAGES_MADE = "pages_made",
     EVICTIONS = "evictions", UNSYNCED = "unsynced", RESYNCED_ENTRIES = "resynced_entries", DEFERRED = "deferred", FLOODS = "floods",
     SHOOTDOWNS = "shootdowns",

@@ -253,7 +253,8 @@ pub fn build<F: PteFormat<Attr = NestedAttr>, M: HostMemory>(
         pager,
         tiers: None,
         memory_records: Pace::default(),
-        shadow: Mutex::new(None),
+        shadow: RwLock::new(None),
+        shadow_writers: Writers::default(),
         shadow_limit: config
             .shadow_pages
             .map_or_else(|| Limit::default_for(layout.ram_bytes()), Limit::pages)

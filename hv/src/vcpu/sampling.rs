@@ -79,7 +79,7 @@ pub fn close<F: PteFormat<Attr = NestedAttr>, M: HostMemory>(
     mut record_sample: impl FnMut(&[u64]),
 ) -> bool {
     let shadow = || {
-        let shadow = vm.shadow.try_lock()?;
+        let shadow = vm.shadow.try_read()?;
         let statistics = shadow.as_ref().map(Shadow::statistics).unwrap_or_default();
         Some(([statistics.faults, statistics.guest_faults], [statistics.pages, statistics.bytes]))
     };

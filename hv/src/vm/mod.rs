@@ -26,7 +26,7 @@ use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::sync::atomic::{AtomicBool, Ordering};
 
-use spin::{Mutex, MutexGuard, Once, RwLock, RwLockReadGuard, RwLockWriteGuard};
+use spin::{Mutex, Once, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 use self::clock::{Clock, Start};
 use crate::arch::addr::{Gva, Hpa};
@@ -93,7 +93,10 @@ pub struct Vm<F: PteFormat<Attr = NestedAttr>, M: HostMemory> {
     /// Writers that wait for it.
     pub writers: Writers,
     /// The shadow tables, once they have been used.
-    pub shadow: Mutex<Option<Shadow<M, F>>>,
+    /// For VCPUs: [`Vm::lock_shadow`], [`Vm::share_shadow`].
+    pub shadow: RwLock<Option<Shadow<M, F>>>,
+    /// VCPUs that wait to have them exclusively.
+    pub shadow_writers: Writers,
     /// How many pages they may have, and how much memory.
     pub shadow_limit: Limit,
     /// What others leave for its VCPUs, by number.
@@ -163,12 +166,34 @@ impl<F: PteFormat<Attr = NestedAttr>, M: HostMemory> Vm<F, M> {
     /// Locks the shadow tables for work on behalf of this VCPU. Their holder may wait for this PCPU in a shootdown: so this
     /// answers shootdowns while it waits, and then adds [`work::MAIL`] to `work`.
     #[inline(always)]
-    pub fn lock_shadow(&self, vcpu: u32, work: &mut u32) -> MutexGuard<'_, Option<Shadow<M, F>>> {
-        let mut guard = lock::take(|| self.shadow.try_lock(), || self.answer(work));
+    pub fn lock_shadow(&self, vcpu: u32, work: &mut u32) -> RwLockWriteGuard<'_, Option<Shadow<M, F>>> {
+        let mut guard = match self.shadow.try_write() {
+            Some(guard) => guard,
+            None => self.wait_for_shadow(work),
+        };
         if let Some(shadow) = &mut *guard {
             shadow.switch_vcpu(vcpu);
         }
         guard
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn wait_for_shadow(&self, work: &mut u32) -> RwLockWriteGuard<'_, Option<Shadow<M, F>>> {
+        self.shadow_writers.write(&self.shadow, || self.answer(work))
+    }
+
+    /// Locks the shadow tables together with other VCPUs, behind those that wait to have them exclusively; waits like
+    /// [`Vm::lock_shadow`].
+    #[inline(always)]
+    pub fn share_shadow(&self, work: &mut u32) -> RwLockReadGuard<'_, Option<Shadow<M, F>>> {
+        lock::take(|| self.shadow.try_read(), || self.shadow_writers.let_pass(|| self.answer(work)))
+    }
+
+    /// Whether it has several VCPUs.
+    #[inline(always)]
+    pub fn is_smp(&self) -> bool {
+        self.mailboxes.len() > 1
     }
 
     /// Takes the memory, to change it; waits like [`Vm::lock_shadow`].
@@ -272,7 +297,7 @@ impl<F: PteFormat<Attr = NestedAttr>, M: HostMemory> Vm<F, M> {
         if self.shootdown.get().is_some() {
             return None;
         }
-        self.shadow.lock().as_ref()?.code(gva, user)
+        self.shadow.read().as_ref()?.code(gva, user)
     }
 
     /// Has the other VCPUs forget what they remember of tables that have changed. This one answers meanwhile, as in

@@ -332,7 +332,7 @@ impl<F: PteFormat<Attr = NestedAttr>, M: HostMemory> Vm<F, M> {
         self.regions.objects.get().into_iter().for_each(|objects| objects.clear());
         // No VCPU is in a phase any more.
         self.memory.write().nested.remove(PHASE);
-        if let Some(shadow) = &mut *self.shadow.lock() {
+        if let Some(shadow) = &mut *self.shadow.write() {
             shadow.select_first();
             // What is kept over a time on nested tables would be open in the next phase.
             let _no_vcpu_runs = shadow.end_phase(PHASE);

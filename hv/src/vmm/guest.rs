@@ -122,7 +122,7 @@ impl<B: Backend> Guest<B> {
         let vm = &self.vm;
         let boot = build::fill(vm, &self.config, files, vm.nanos(tsc))?;
         vm.translation.reset();
-        if let Some(shadow) = &mut *vm.shadow.lock() {
+        if let Some(shadow) = &mut *vm.shadow.write() {
             // They were made from memory that has been written without a word to them.
             let _new_vcpus_load_roots = shadow.drop_everything();
         }

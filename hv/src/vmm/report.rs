@@ -327,7 +327,7 @@ fn paging<V: Virt, M: HostMemory>(
     json.number(key::REFILL_TICKS, counts.refill_ticks)?;
     json.number(key::REFILL_FAULTS, counts.refill_faults)?;
     json.end()?;
-    let upper = vm.shadow.lock().as_ref().map(Shadow::upper_counts).unwrap_or_default();
+    let upper = vm.shadow.read().as_ref().map(Shadow::upper_counts).unwrap_or_default();
     if let Some(spaces) = &*vm.translation.spaces() {
         json.begin_object(key::SPACES)?;
         json.number(key::KNOWN_SPACES, spaces.iter().count() as u64)?;
@@ -345,7 +345,7 @@ fn paging<V: Virt, M: HostMemory>(
     balloon(json, vm)?;
     tiers(json, vm)?;
     if let Some((statistics, agile)) =
-        vm.shadow.lock().as_ref().map(|shadow| (shadow.statistics(), shadow.agile_counts()))
+        vm.shadow.read().as_ref().map(|shadow| (shadow.statistics(), shadow.agile_counts()))
     {
         if engines_of(vm.translation.mode()).contains(Engine::Agile) {
             json.begin_object(key::AGILE)?;

@@ -1,4 +1,5 @@
-//! The source of the scheduler, and of the word that says which VCPUs sleep, as it is, with loom's locks and atomics: see
+//! The source of the scheduler, of the word that says which VCPUs sleep, and of what VCPUs that fill shadow entries agree on, as it
+//! is, with loom's locks and atomics: see
 //! `hv/src/sched/sync.rs`.
 
 extern crate alloc;
@@ -8,3 +9,6 @@ pub mod sched;
 
 #[path = "../../../hv/src/vm/hlt_tracker.rs"]
 pub mod hlt_tracker;
+
+#[path = "../../../hv/src/paging/shadow/pool/claims.rs"]
+pub mod claims;

@@ -51,7 +51,7 @@ fn cost(direction: &str, cost: Cost, answer: &mut dyn Write) -> fmt::Result {
 
 /// Address spaces by levels: tables shadowed and nested. Then what agile paging has counted.
 pub fn agile<V: Virt, M: HostMemory>(view: &View<'_, V, M>, answer: &mut dyn Write) -> fmt::Result {
-    let upper = view.vm.shadow.lock().as_ref().map(Shadow::upper_counts).unwrap_or_default();
+    let upper = view.vm.shadow.read().as_ref().map(Shadow::upper_counts).unwrap_or_default();
     if let Some(spaces) = &*view.vm.translation.spaces() {
         return self::spaces(spaces, &upper, answer);
     }
@@ -59,7 +59,7 @@ pub fn agile<V: Virt, M: HostMemory>(view: &View<'_, V, M>, answer: &mut dyn Wri
         return writeln!(answer, "agile paging is not in use; `mode agile` begins it");
     }
     let Some((spaces, counts)) =
-        view.vm.shadow.lock().as_ref().map(|shadow| (shadow.agile_spaces(), shadow.agile_counts()))
+        view.vm.shadow.read().as_ref().map(|shadow| (shadow.agile_spaces(), shadow.agile_counts()))
     else {
         return Ok(());
     };
@@ -110,7 +110,7 @@ fn spaces(spaces: &Spaces, upper: &UpperCounts, answer: &mut dyn Write) -> fmt::
 
 /// The pool of shadow pages, and what the engine has counted.
 pub fn shadow<V: Virt, M: HostMemory>(view: &View<'_, V, M>, answer: &mut dyn Write) -> fmt::Result {
-    let Some(statistics) = view.vm.shadow.lock().as_ref().map(Shadow::statistics) else {
+    let Some(statistics) = view.vm.shadow.read().as_ref().map(Shadow::statistics) else {
         return writeln!(
             answer,
             "no shadow tables so far; `mode shadow` allows {} pages of them, and {} KiB for all",

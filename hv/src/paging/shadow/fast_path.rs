@@ -3,8 +3,11 @@
 //!
 //! All other cases (reserved bits, CR0.WP clear, memory that is not RAM, a race with another VCPU) take the
 //! [slow path](super::slow_path).
+//!
+//! It is written once for two ways to reach the tables ([`FastPath`]): exclusively, by `&mut Shadow`, or together with other VCPUs
+//! that do the same ([`super::concurrent`]).
 
-use core::ops::Range;
+use core::ops::{Deref, Range};
 
 use super::fault::{AddressSpace, PageFault};
 use super::leaf_lookup::Leaf;
@@ -26,7 +29,7 @@ const WANTED_NEAR: u64 = PRESENT | ACCESSED;
 
 /// The last leaf that was filled ahead, without its address: most neighbours have the same rights.
 #[derive(Default)]
-struct LastLeaf {
+pub(super) struct LastLeaf {
     /// The guest's entry without its address, and whether the memory may be written in the lowest of the address's bits. Never 0
     /// for a leaf, which is present.
     made_from: u64,
@@ -34,11 +37,30 @@ struct LastLeaf {
     bits: u64,
 }
 
-impl<M: TableMemory, F: PteFormat> Shadow<M, F> {
-    /// Handles a fault on the fast path, at an entry of this page. `None`: it needs the slow path, and nothing has changed but
-    /// accessed and dirty bits that may be set.
+/// A way to reach the tables, and the fast path in it. What cannot be done in that way is refused, and nothing changes then.
+pub(super) trait FastPath<M: TableMemory, F: PteFormat>: Deref<Target = Shadow<M, F>> {
+    /// What must be zero in the guest's entries of level 1.
+    fn reserved(&self) -> u64;
+
+    /// The guest's entry is not present, where the processor filters faults (VT-x). Whether that could be noted.
+    fn note_absent(&mut self, memory: &impl GuestMemory, table: PageId, index: usize) -> bool;
+
+    /// The same of a neighbour, of which nothing need be noted.
+    fn note_absent_near(&mut self, table: PageId, index: usize);
+
+    /// Whether the guest may write to the page at `at` by itself; `None`: something must go first.
+    fn may_write(&mut self, memory: &impl GuestMemory, at: Hpa, access: Access) -> Option<bool>;
+
+    /// Makes an entry of level 1 this one. Whether it did.
+    fn put(&mut self, table: PageId, index: usize, gva: Gva, entry: u64, guest_pte: u64) -> bool;
+
+    /// The same of an entry that was empty when it was looked at, ahead of its use.
+    fn put_ahead(&mut self, table: PageId, index: usize, entry: u64, guest_pte: u64) -> bool;
+
+    /// Handles a fault on the fast path, at an entry of this page. `None`: it needs the slow path, or the tables exclusively, and
+    /// nothing has changed but accessed and dirty bits that may be set.
     #[inline(always)]
-    pub(super) fn fast_path(
+    fn fast_path(
         &mut self,
         space: AddressSpace<'_, impl TableMemory, impl GuestMemory>,
         fault: PageFault,
@@ -52,12 +74,12 @@ impl<M: TableMemory, F: PteFormat> Shadow<M, F> {
         let raw = leaf.read(ram, index)?;
         if raw & PRESENT == 0 {
             // Where the processor filters faults by their error code (VT-x), the next one here needs no exit.
-            if F::FILTERS_FAULTS {
-                self.see_absent(ram, leaf.table, index);
+            if F::FILTERS_FAULTS && !self.note_absent(ram, leaf.table, index) {
+                return None;
             }
             return Some(ShadowOutcome::GuestFault(fault.code(state, 0)));
         }
-        if raw & self.reserved != 0 {
+        if raw & self.reserved() != 0 {
             return None;
         }
         let rights = leaf.key.rights(raw);
@@ -80,12 +102,15 @@ impl<M: TableMemory, F: PteFormat> Shadow<M, F> {
         }
         let to = self.place(p2m, Gpa(now & ADDRESS))?;
         // A frame that holds a guest table with a shadow is mapped read-only, so that writes to it are seen.
-        let writable = self.may_write(ram, Hpa(to.0 | gva.offset()), access);
+        let writable = self.may_write(ram, Hpa(to.0 | gva.offset()), access)?;
         if access.write && !writable {
             return Some(ShadowOutcome::EmulateWrite(Gpa(now & ADDRESS | gva.offset())));
         }
-        self.put(&leaf, index, gva, now, to, writable);
-        let prefetched = self.prefetch_near(p2m, ram, &leaf, index);
+        let entry = self.typed(leaf.key.leaf(now, to, writable) | HOST_WRITABLE, 1);
+        if !self.put(leaf.table, index, gva, entry, now) {
+            return None;
+        }
+        let prefetched = self.fill_near(p2m, ram, &leaf, index);
         Some(ShadowOutcome::Filled { prefetched })
     }
 
@@ -108,101 +133,22 @@ impl<M: TableMemory, F: PteFormat> Shadow<M, F> {
         let index = index(gva, 1);
         let gpa = Gpa(leaf.first.0 + ((index as u64) << 12));
         let to = self.place(p2m, gpa)?;
-        let writable = self.may_write(ram, Hpa(to.0 | gva.offset()), access);
+        let writable = self.may_write(ram, Hpa(to.0 | gva.offset()), access)?;
         if access.write && !writable {
             return Some(ShadowOutcome::EmulateWrite(Gpa(gpa.0 | gva.offset())));
         }
-        self.put_direct(leaf, index, gva, to, writable);
-        let prefetched = self.prefetch_direct(p2m, leaf, index, gva);
+        let entry = self.typed(leaf.key.direct_leaf(to, writable) | HOST_WRITABLE, 1);
+        if !self.put(leaf.table, index, gva, entry, 0) {
+            return None;
+        }
+        let prefetched = self.fill_direct(p2m, leaf, index);
         Some(ShadowOutcome::Filled { prefetched })
-    }
-
-    /// Whether the guest may write to the page at `at` by itself. If it wants to, there: what shadows it goes if it is a table that
-    /// nothing leads to, which was one of an address space that is gone, or will be found again.
-    #[inline(always)]
-    pub(super) fn may_write(&mut self, memory: &impl GuestMemory, at: Hpa, access: Access) -> bool {
-        !self.pool.is_write_protected(at.frame()) || access.write && self.unprotect(memory, at)
-    }
-
-    #[inline(never)]
-    fn unprotect(&mut self, memory: &impl GuestMemory, at: Hpa) -> bool {
-        self.drop_dead(at.frame());
-        !self.pool.is_write_protected(at.frame()) || self.allow_write(memory, at)
-    }
-
-    /// The memory at `gpa`, if it is plain RAM.
-    #[inline(always)]
-    pub(super) fn place(&self, p2m: &P2m<impl TableMemory>, gpa: Gpa) -> Option<Hpa> {
-        match p2m.translate(gpa) {
-            P2mEntry::Ram { hpa, writable: true } => Some(hpa),
-            _ => None,
-        }
-    }
-
-    /// The same, for an access that may never come: a page that the pager holds stays there.
-    #[inline(always)]
-    pub(super) fn place_ahead(&self, p2m: &P2m<impl TableMemory>, gpa: Gpa) -> Option<Hpa> {
-        match p2m.peek(gpa) {
-            P2mEntry::Ram { hpa, writable: true } => Some(hpa),
-            _ => None,
-        }
-    }
-
-    /// Makes the shadow entry of a guest entry with its accessed bit set.
-    #[inline]
-    fn put(&mut self, leaf: &Leaf, index: usize, gva: Gva, raw: u64, to: Hpa, writable: bool) {
-        let entry = leaf.key.leaf(raw, to, writable) | HOST_WRITABLE;
-        self.put_entry(leaf.table, index, gva, entry, raw);
-    }
-
-    /// Makes the shadow entry of a page of 4 KiB in a split large page.
-    fn put_direct(&mut self, leaf: &Leaf, index: usize, gva: Gva, to: Hpa, writable: bool) {
-        let entry = leaf.key.direct_leaf(to, writable) | HOST_WRITABLE;
-        self.put_entry(leaf.table, index, gva, entry, 0);
-    }
-
-    #[inline(always)]
-    fn put_entry(&mut self, table: PageId, index: usize, gva: Gva, entry: u64, guest_pte: u64) {
-        let entry = self.typed(entry, 1);
-        if self.pool.page(table).is_present(index) {
-            self.replace(table, index, gva, entry);
-        }
-        self.pool.map_at(table, index, 1, entry, guest_pte);
-    }
-
-    /// Empties an entry that is about to become another one.
-    #[inline]
-    fn replace(&mut self, table: PageId, index: usize, gva: Gva, entry: u64) {
-        // Only this address's translation can be stale, and only if the entry says something else now.
-        if self.pool.entry(table, index) != entry {
-            self.pool.owed = self.pool.owed.and(TlbFlush::Page(gva));
-        }
-        self.pool.zap(table, index);
-    }
-
-    /// Makes an empty entry the leaf of a guest entry with its accessed bit set, ahead of its use.
-    #[inline(always)]
-    fn put_ahead(
-        &mut self,
-        leaf: &Leaf,
-        index: usize,
-        raw: u64,
-        to: Hpa,
-        writable: bool,
-        last: &mut LastLeaf,
-    ) {
-        let made_from = raw & !ADDRESS | u64::from(writable) << PAGE_SHIFT;
-        if last.made_from != made_from {
-            let bits = self.typed(leaf.key.leaf(raw, Hpa(0), writable) | HOST_WRITABLE, 1);
-            *last = LastLeaf { made_from, bits };
-        }
-        self.pool.map_at(leaf.table, index, 1, to.0 | last.bits, raw);
     }
 
     /// Fills empty entries around the one that was needed: upwards and downwards as long as the guest has accessed them
     /// before, and they are not filled yet.
     #[inline(always)]
-    pub(super) fn prefetch_near(
+    fn fill_near(
         &mut self,
         p2m: &P2m<impl TableMemory>,
         memory: &impl GuestMemory,
@@ -241,13 +187,13 @@ impl<M: TableMemory, F: PteFormat> Shadow<M, F> {
         let mut filled = 0;
         let mut last = LastLeaf::default();
         for index in up.take_while(is_empty) {
-            if !self.fill_near(p2m, memory, leaf, index, &mut last) {
+            if !self.fill_ahead(p2m, memory, leaf, index, &mut last) {
                 break;
             }
             filled += 1;
         }
         for index in down.rev().take_while(is_empty) {
-            if !self.fill_near(p2m, memory, leaf, index, &mut last) {
+            if !self.fill_ahead(p2m, memory, leaf, index, &mut last) {
                 break;
             }
             filled += 1;
@@ -261,14 +207,14 @@ impl<M: TableMemory, F: PteFormat> Shadow<M, F> {
         let Some(raw) = leaf.read(memory, index) else { return false };
         if F::FILTERS_FAULTS && raw & PRESENT == 0 {
             // Most likely the next that the guest touches.
-            self.pool.mark_absent(leaf.table, index);
+            self.note_absent_near(leaf.table, index);
         }
         raw & WANTED_NEAR == WANTED_NEAR
     }
 
     /// Fills one entry, which is empty, ahead of its use; returns whether it did.
     #[inline(always)]
-    fn fill_near(
+    fn fill_ahead(
         &mut self,
         p2m: &P2m<impl TableMemory>,
         memory: &impl GuestMemory,
@@ -279,42 +225,151 @@ impl<M: TableMemory, F: PteFormat> Shadow<M, F> {
         let Some(raw) = leaf.read(memory, index) else { return false };
         if F::FILTERS_FAULTS && raw & PRESENT == 0 {
             // Most likely the next that the guest touches.
-            self.pool.mark_absent(leaf.table, index);
+            self.note_absent_near(leaf.table, index);
         }
         // Without the accessed bit it must not be filled: the processor would use the entry and the guest never see the bit.
-        if raw & WANTED_NEAR != WANTED_NEAR || raw & self.reserved != 0 {
+        if raw & WANTED_NEAR != WANTED_NEAR || raw & self.reserved() != 0 {
             return false;
         }
         let Some(to) = self.place_ahead(p2m, Gpa(raw & ADDRESS)) else { return false };
         let writable = !self.pool.is_write_protected(to.frame());
-        self.put_ahead(leaf, index, raw, to, writable, last);
-        true
+        let made_from = raw & !ADDRESS | u64::from(writable) << PAGE_SHIFT;
+        if last.made_from != made_from {
+            let bits = self.typed(leaf.key.leaf(raw, Hpa(0), writable) | HOST_WRITABLE, 1);
+            *last = LastLeaf { made_from, bits };
+        }
+        self.put_ahead(leaf.table, index, to.0 | last.bits, raw)
     }
 
     /// Fills empty entries around the one that was needed, under a large page.
-    pub(super) fn prefetch_direct(
-        &mut self,
-        p2m: &P2m<impl TableMemory>,
-        leaf: &Leaf,
-        own: usize,
-        gva: Gva,
-    ) -> u8 {
+    fn fill_direct(&mut self, p2m: &P2m<impl TableMemory>, leaf: &Leaf, own: usize) -> u8 {
         let window = usize::from(self.tuning.direct_window);
         let first = own & !(window - 1);
-        let region = gva.0 & !0x1f_ffff;
         let mut filled = 0;
         let mut from = first;
         while let Some(index) = self.pool.page(leaf.table).next_empty(from)
             && index < (first + window).min(ENTRIES)
         {
             from = index + 1;
-            let offset = (index as u64) << 12;
-            if let Some(to) = self.place_ahead(p2m, Gpa(leaf.first.0 + offset)) {
+            if let Some(to) = self.place_ahead(p2m, Gpa(leaf.first.0 + ((index as u64) << 12))) {
                 let writable = !self.pool.is_write_protected(to.frame());
-                self.put_direct(leaf, index, Gva(region | offset), to, writable);
-                filled += 1;
+                let entry = self.typed(leaf.key.direct_leaf(to, writable) | HOST_WRITABLE, 1);
+                filled += u8::from(self.put_ahead(leaf.table, index, entry, 0));
             }
         }
         filled
+    }
+}
+
+/// Exclusively.
+impl<M: TableMemory, F: PteFormat> FastPath<M, F> for &mut Shadow<M, F> {
+    #[inline(always)]
+    fn reserved(&self) -> u64 {
+        self.reserved
+    }
+
+    #[inline(always)]
+    fn note_absent(&mut self, memory: &impl GuestMemory, table: PageId, index: usize) -> bool {
+        self.see_absent(memory, table, index);
+        true
+    }
+
+    #[inline(always)]
+    fn note_absent_near(&mut self, table: PageId, index: usize) {
+        self.pool.mark_absent(table, index);
+    }
+
+    #[inline(always)]
+    fn may_write(&mut self, memory: &impl GuestMemory, at: Hpa, access: Access) -> Option<bool> {
+        Some(self.is_writable_by_guest(memory, at, access))
+    }
+
+    #[inline(always)]
+    fn put(&mut self, table: PageId, index: usize, gva: Gva, entry: u64, guest_pte: u64) -> bool {
+        if self.pool.page(table).is_present(index) {
+            self.replace(table, index, gva, entry);
+        }
+        self.pool.map_at(table, index, 1, entry, guest_pte);
+        true
+    }
+
+    #[inline(always)]
+    fn put_ahead(&mut self, table: PageId, index: usize, entry: u64, guest_pte: u64) -> bool {
+        self.pool.map_at(table, index, 1, entry, guest_pte);
+        true
+    }
+}
+
+impl<M: TableMemory, F: PteFormat> Shadow<M, F> {
+    /// The fast path of a VCPU that has the tables for itself.
+    #[inline(always)]
+    pub(super) fn exclusive_fast_path(
+        mut self: &mut Self,
+        space: AddressSpace<'_, impl TableMemory, impl GuestMemory>,
+        fault: PageFault,
+        leaf: Leaf,
+    ) -> Option<ShadowOutcome> {
+        self.fast_path(space, fault, leaf)
+    }
+
+    /// Whether the guest may write to the page at `at` by itself. If it wants to, there: what shadows it goes if it is a table that
+    /// nothing leads to, which was one of an address space that is gone, or will be found again.
+    #[inline(always)]
+    pub(super) fn is_writable_by_guest(
+        &mut self,
+        memory: &impl GuestMemory,
+        at: Hpa,
+        access: Access,
+    ) -> bool {
+        !self.pool.is_write_protected(at.frame()) || access.write && self.unprotect(memory, at)
+    }
+
+    #[inline(never)]
+    fn unprotect(&mut self, memory: &impl GuestMemory, at: Hpa) -> bool {
+        self.drop_dead(at.frame());
+        !self.pool.is_write_protected(at.frame()) || self.allow_write(memory, at)
+    }
+
+    /// The memory at `gpa`, if it is plain RAM.
+    #[inline(always)]
+    pub(super) fn place(&self, p2m: &P2m<impl TableMemory>, gpa: Gpa) -> Option<Hpa> {
+        match p2m.translate(gpa) {
+            P2mEntry::Ram { hpa, writable: true } => Some(hpa),
+            _ => None,
+        }
+    }
+
+    /// The same, for an access that may never come: a page that the pager holds stays there.
+    #[inline(always)]
+    pub(super) fn place_ahead(&self, p2m: &P2m<impl TableMemory>, gpa: Gpa) -> Option<Hpa> {
+        match p2m.peek(gpa) {
+            P2mEntry::Ram { hpa, writable: true } => Some(hpa),
+            _ => None,
+        }
+    }
+
+    /// Empties an entry that is about to become another one.
+    #[inline]
+    fn replace(&mut self, table: PageId, index: usize, gva: Gva, entry: u64) {
+        // Only this address's translation can be stale, and only if the entry says something else now.
+        if self.pool.entry(table, index) != entry {
+            self.pool.owed = self.pool.owed.and(TlbFlush::Page(gva));
+        }
+        self.pool.zap(table, index);
+    }
+
+    /// Fills empty entries around one of this page that was needed.
+    pub(super) fn prefetch(
+        mut self: &mut Self,
+        p2m: &P2m<impl TableMemory>,
+        memory: &impl GuestMemory,
+        leaf: &Leaf,
+        own: usize,
+    ) -> u8 {
+        if leaf.key.is_direct() {
+            self.fill_direct(p2m, leaf, own)
+        } else {
+            self.fill_near(p2m, memory, leaf, own)
+        }
     }
 }

@@ -6,7 +6,7 @@
 //! above the guest's own tables: that is the [slow path](super::slow_path).
 
 use super::fault::{AddressSpace, PageFault};
-use super::pool::PageId;
+use super::pool::{PageId, Pool};
 use super::role::Key;
 use super::slow_path::index;
 use super::{Shadow, ShadowOutcome};
@@ -29,11 +29,11 @@ pub(super) struct Leaf {
 }
 
 /// Pages that were found lately, by 2 MiB of addresses: good under their root while no link goes.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub(super) struct LeafCache([Option<CachedLeaf>; 8]);
 
 #[derive(Clone, Copy, Debug)]
-struct CachedLeaf {
+pub(super) struct CachedLeaf {
     links: (u64, u32),
     place: u64,
     leaf: Leaf,
@@ -53,6 +53,25 @@ impl LeafCache {
     #[inline(always)]
     fn place(root: Option<PageId>, gva: Gva) -> u64 {
         gva.0 >> 21 | u64::from(root.unwrap_or(NO_ROOT)) << 43
+    }
+
+    /// The page for `gva`, if links still lead to it from this root.
+    #[inline(always)]
+    pub(super) fn find(
+        &self,
+        pool: &Pool<impl TableMemory, impl PteFormat>,
+        root: Option<PageId>,
+        gva: Gva,
+    ) -> Option<&Leaf> {
+        let known = self.0[Self::slot(gva)].as_ref()?;
+        let is_good = known.place == Self::place(root, gva) && known.links == pool.links(known.leaf.table);
+        is_good.then_some(&known.leaf)
+    }
+
+    /// A page was found.
+    #[inline(always)]
+    pub(super) fn note(&mut self, gva: Gva, found: CachedLeaf) {
+        self.0[Self::slot(gva)] = Some(found);
     }
 }
 
@@ -77,10 +96,7 @@ impl<M: TableMemory, F: PteFormat> Shadow<M, F> {
     /// The page of level 1 for `gva` that was found lately, if links still lead to it from the root in use.
     #[inline(always)]
     pub(super) fn known_leaf(&self, gva: Gva) -> Option<&Leaf> {
-        let known = self.leaf_cache.0[LeafCache::slot(gva)].as_ref()?;
-        let is_good = known.place == LeafCache::place(self.pool.root(), gva)
-            && known.links == self.pool.links(known.leaf.table);
-        is_good.then_some(&known.leaf)
+        self.leaves().find(&self.pool, self.pool.root(), gva)
     }
 
     /// The page of level 1 for the address of a fault.
@@ -116,7 +132,8 @@ impl<M: TableMemory, F: PteFormat> Shadow<M, F> {
         let leaf = self.leaf_of(table);
         if !is_pae {
             let (links, place) = (self.pool.links(table), LeafCache::place(Some(root), gva));
-            self.leaf_cache.0[LeafCache::slot(gva)] = Some(CachedLeaf { links, place, leaf });
+            let found = CachedLeaf { links, place, leaf };
+            self.leaves_mut().note(gva, found);
         }
         Ok(leaf)
     }

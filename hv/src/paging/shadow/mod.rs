@@ -21,6 +21,7 @@ mod accessed;
 mod agile;
 mod apply;
 mod check;
+mod concurrent;
 mod demand;
 mod fast_path;
 mod fault;
@@ -66,6 +67,7 @@ use crate::arch::addr::{Gfn, Gva, Hfn};
 use crate::mem::guest_memory::GuestMemory;
 use crate::mem::table_memory::TableMemory;
 use alloc::vec::Vec;
+use concurrent::ConcurrentCounts;
 use guard::Guards;
 use leaf_lookup::LeafCache;
 use left_out::{LeftOut, Step};
@@ -203,6 +205,7 @@ pub struct Shadow<M: TableMemory, F: PteFormat> {
     table_reserved: [u64; 3],
     tuning: Tuning,
     statistics: Statistics,
+    concurrent: ConcurrentCounts,
     /// The set of tables of the VCPU in service.
     tree: TreeKey,
     /// The VCPU that the engine works for, and the state of the others.
@@ -252,6 +255,7 @@ impl<M: TableMemory, F: PteFormat> Shadow<M, F> {
             table_reserved: [0; 3],
             tuning,
             statistics: Statistics::default(),
+            concurrent: ConcurrentCounts::default(),
             current_vcpu: 0,
             tree: TreeKey::FIRST,
             is_shared: false,
@@ -337,7 +341,8 @@ impl<M: TableMemory, F: PteFormat> Shadow<M, F> {
         let pages = self.pool.in_use() as u64;
         let (evictions, shootdowns) = (self.pool.evictions, self.pool.shootdowns());
         let (bytes, most_bytes) = self.pool.bytes();
-        Statistics { pages, bytes, most_bytes, evictions, shootdowns, ..self.statistics }
+        let all = Statistics { pages, bytes, most_bytes, evictions, shootdowns, ..self.statistics };
+        self.concurrent.add_to(all)
     }
 
     /// The page with this key, found in step with the guest's table, or made.

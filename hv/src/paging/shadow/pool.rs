@@ -18,6 +18,7 @@
 mod accessed;
 mod check;
 mod chunks;
+mod claims;
 mod entries;
 mod grow;
 mod leaves;
@@ -32,6 +33,7 @@ mod unfilled;
 mod unmap;
 
 use chunks::Chunks;
+use claims::Head;
 pub(super) use leaves::is_stale;
 pub use limit::Limit;
 pub(super) use page::Page;
@@ -66,7 +68,7 @@ pub(super) struct Pool<M: TableMemory, F: PteFormat> {
     /// Counts links above level 2 that went: see [`Pool::links`].
     links: u64,
     /// The first leaf of each list of the reverse maps, by hash.
-    lists: Pieces<u32>,
+    lists: Pieces<Head>,
     /// Frames whose addresses differ only below this bit have lists of their own: see [`Pool::reverse_map`].
     window_bits: u32,
     /// The first page by hash of the number.
@@ -157,7 +159,7 @@ impl<M: TableMemory, F: PteFormat> Pool<M, F> {
     pub(super) fn touch(&mut self, id: PageId) {
         let operation = self.operation;
         let page = self.page_mut(id);
-        page.referenced = true;
+        page.mark_referenced();
         page.stamp = operation;
     }
 
@@ -169,7 +171,8 @@ impl<M: TableMemory, F: PteFormat> Pool<M, F> {
         if !page.is_in_use() || page.key != key {
             return None;
         }
-        (page.referenced, page.stamp) = (true, operation);
+        page.mark_referenced();
+        page.stamp = operation;
         let frame = page.frame;
         self.operation = operation;
         self.set_root(Some(id));
@@ -181,7 +184,8 @@ impl<M: TableMemory, F: PteFormat> Pool<M, F> {
     pub(super) fn pass(&mut self, id: PageId) {
         let operation = self.operation;
         let page = self.page_mut(id);
-        (page.referenced, page.stamp, page.writes) = (true, operation, 0);
+        page.mark_referenced();
+        (page.stamp, page.writes) = (operation, 0);
     }
 
     /// Two numbers that change whenever a link on the path from a root to a page of level 1 goes.

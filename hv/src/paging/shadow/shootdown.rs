@@ -1,7 +1,7 @@
 //! Shadow tables that several VCPUs use at a time.
 //!
-//! One VCPU after the other works on the tables, under the lock of the VM; all of them may walk these tables meanwhile, and remember
-//! what they found. What the guest changes, the guest flushes, on each VCPU by itself. What the engine takes away without
+//! One VCPU after the other works on the tables, under the lock of the VM, except for what [several may do together](super::concurrent);
+//! all of them may walk these tables meanwhile, and remember what they found. What the guest changes, the guest flushes, on each VCPU by itself. What the engine takes away without
 //! the guest's knowledge must be forgotten by all before it counts on that:
 //!
 //! - the right to write to a table, before the table is read ([`super::pool::Pool::protect`]);
@@ -13,6 +13,7 @@
 //! ([`super::pool::Pool::flush_split`]).
 
 use super::Shadow;
+use super::leaf_lookup::LeafCache;
 use super::root::Recent;
 use crate::mem::table_memory::TableMemory;
 use crate::paging::format::PteFormat;
@@ -39,6 +40,15 @@ pub(super) struct View {
     reserved: u64,
     table_reserved: [u64; 3],
     drops_seen: u64,
+    /// The pages that it found lately, also while it is the current one.
+    leaves: LeafCache,
+}
+
+/// What a fault of a VCPU depends on.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Masks {
+    pub(super) linear: u64,
+    pub(super) reserved: u64,
 }
 
 impl View {
@@ -77,14 +87,12 @@ impl<M: TableMemory, F: PteFormat> Shadow<M, F> {
             return;
         }
         if let Some(view) = self.views.get_mut(self.current_vcpu as usize) {
-            *view = View {
-                tree: self.tree,
-                recent: core::mem::take(&mut self.recent),
-                linear: self.linear,
-                reserved: self.reserved,
-                table_reserved: self.table_reserved,
-                drops_seen: self.drops_seen,
-            };
+            view.tree = self.tree;
+            view.recent = core::mem::take(&mut self.recent);
+            view.linear = self.linear;
+            view.reserved = self.reserved;
+            view.table_reserved = self.table_reserved;
+            view.drops_seen = self.drops_seen;
         }
         if let Some(view) = self.views.get_mut(vcpu as usize) {
             self.pool.change_vcpu(self.current_vcpu, vcpu);
@@ -96,6 +104,34 @@ impl<M: TableMemory, F: PteFormat> Shadow<M, F> {
             self.drops_seen = view.drops_seen;
         }
         self.current_vcpu = vcpu;
+    }
+
+    /// What faults of a VCPU depend on, whichever the current one is; and the pages that it found lately.
+    #[inline(always)]
+    pub(super) fn masks_and_leaves(&self, vcpu: u32) -> Option<(Masks, &LeafCache)> {
+        let view = self.views.get(vcpu as usize)?;
+        let masks = match vcpu == self.current_vcpu {
+            true => Masks { linear: self.linear, reserved: self.reserved },
+            false => Masks { linear: view.linear, reserved: view.reserved },
+        };
+        Some((masks, &view.leaves))
+    }
+
+    /// The pages that the current VCPU found lately.
+    #[inline(always)]
+    pub(super) fn leaves(&self) -> &LeafCache {
+        match self.is_shared {
+            true => self.views.get(self.current_vcpu as usize).map_or(&self.leaf_cache, |view| &view.leaves),
+            false => &self.leaf_cache,
+        }
+    }
+
+    #[inline(always)]
+    pub(super) fn leaves_mut(&mut self) -> &mut LeafCache {
+        match self.views.get_mut(self.current_vcpu as usize) {
+            Some(view) => &mut view.leaves,
+            None => &mut self.leaf_cache,
+        }
     }
 }
 

@@ -97,7 +97,7 @@ impl<M: TableMemory, F: PteFormat> Shadow<M, F> {
         let fault = fault.within(self.linear);
         let known = self.known_leaf(fault.gva).copied();
         let outcome = match known {
-            Some(leaf) => self.fast_path(space, fault, leaf),
+            Some(leaf) => self.exclusive_fast_path(space, fault, leaf),
             None => None,
         };
         let outcome = match outcome {
@@ -121,7 +121,7 @@ impl<M: TableMemory, F: PteFormat> Shadow<M, F> {
         }
         if !is_known {
             let outcome = match self.find_leaf(space, fault) {
-                Ok(leaf) => self.fast_path(space, fault, leaf),
+                Ok(leaf) => self.exclusive_fast_path(space, fault, leaf),
                 Err(outcome) => outcome,
             };
             if let Some(outcome) = outcome {
@@ -172,7 +172,7 @@ impl<M: TableMemory, F: PteFormat> Shadow<M, F> {
             P2mEntry::Ram { hpa, .. } if access.write => {
                 let smap = walk.controls.contains(Controls::SMAP) && walk.found.user && !walk.found.writable;
                 // Out of the user's reach would also be out of SMAP's.
-                if smap || !self.may_write(ram, hpa, access) {
+                if smap || !self.is_writable_by_guest(ram, hpa, access) {
                     return ShadowOutcome::EmulateWrite(gpa);
                 }
             }
@@ -200,14 +200,10 @@ impl<M: TableMemory, F: PteFormat> Shadow<M, F> {
                 }
                 match self.find_leaf(space, fault) {
                     _ if walk.is_override() || key.is_guarded() => 0,
-                    Ok(leaf) if leaf.key.is_table() => self.prefetch_near(p2m, ram, &leaf, own),
-                    Ok(leaf) => self.prefetch_direct(p2m, &leaf, own, gva),
+                    Ok(leaf) => self.prefetch(p2m, ram, &leaf, own),
                     // Below a nested table: the walk has just gone there.
-                    Err(_) if self.agile.is_some() && key.is_nestable() => {
-                        self.prefetch_near(p2m, ram, &self.leaf_of(table), own)
-                    }
-                    Err(_) if self.agile.is_some() && key.is_direct() => {
-                        self.prefetch_direct(p2m, &self.leaf_of(table), own, gva)
+                    Err(_) if self.agile.is_some() && (key.is_nestable() || key.is_direct()) => {
+                        self.prefetch(p2m, ram, &self.leaf_of(table), own)
                     }
                     Err(_) => 0,
                 }

@@ -11,6 +11,8 @@ pub struct Statistics {
     pub filled: u64,
     pub prefetched: u64,
     pub guest_faults: u64,
+    /// Of the faults, those that VCPUs could handle at the same time.
+    pub concurrent: u64,
     pub emulated_writes: u64,
     pub roots_found: u64,
     pub roots_made: u64,
@@ -54,7 +56,7 @@ impl Statistics {
     }
 
     /// All counters with their names in statistics and telemetry.
-    pub fn named(&self) -> [(&'static str, u64); 17] {
+    pub fn named(&self) -> [(&'static str, u64); 18] {
         [
             (key::PAGES, self.pages),
             (key::BYTES, self.bytes),
@@ -63,6 +65,7 @@ impl Statistics {
             (key::FILLED, self.filled),
             (key::PREFETCHED, self.prefetched),
             (key::GUEST_FAULTS, self.guest_faults),
+            (key::CONCURRENT, self.concurrent),
             (key::EMULATED_WRITES, self.emulated_writes),
             (key::ROOTS_FOUND, self.roots_found),
             (key::ROOTS_MADE, self.roots_made),

@@ -55,6 +55,16 @@ pub fn page_fault<V: Virt, M: HostMemory, H: Host>(
     }
     let access = access_of(error);
     let state = shadowed_state(vcpu, vm);
+    if vm.is_smp()
+        && let Some(outcome) = fault_together(vcpu, vm, &state, PageFault::new(gva, access))
+    {
+        return match outcome {
+            ShadowOutcome::GuestFault(error) if alone && vcpu.work & work::PAGER == 0 => {
+                reflect(vcpu, gva, error)
+            }
+            _ => answer(ExitContext { vcpu, vm, host, tsc }, outcome, &state, (gva, error), alone),
+        };
+    }
     // Both locks end with the block: what follows may emulate an instruction, which takes them again.
     let (outcome, flush) = {
         let memory = vm.read_memory(&mut vcpu.work);
@@ -76,6 +86,24 @@ pub fn page_fault<V: Virt, M: HostMemory, H: Host>(
         }
         _ => answer(ExitContext { vcpu, vm, host, tsc }, outcome, &state, (gva, error), alone),
     }
+}
+
+/// The same at the time at which other VCPUs of the VM do so, if that is possible.
+#[inline(never)]
+fn fault_together<V: Virt, M: HostMemory>(
+    vcpu: &mut Vcpu<V>,
+    vm: &Vm<V::NestedFormat, M>,
+    state: &PagingState,
+    fault: PageFault,
+) -> Option<ShadowOutcome> {
+    let outcome = {
+        let memory = vm.read_memory(&mut vcpu.work);
+        let shadow = vm.share_shadow(&mut vcpu.work);
+        let ram = memory.ram();
+        shadow.as_ref()?.fault_together(vcpu.id, AddressSpace::new(&memory.p2m, &ram, state), fault)?
+    };
+    overcommit::note(vcpu, vm);
+    Some(outcome)
 }
 
 /// Hands a page fault to the guest that is all of its exit. Without an event in delivery there is nothing to merge it with, so

@@ -245,7 +245,7 @@ pub fn load_recent<V: Virt, M: HostMemory>(
     let registers =
         Registers { cr0, cr3: vcpu.virt.cr3(), cr4: vcpu.virt.cr4() | cr4::PGE, efer: vcpu.virt.efer() };
     // Without the VM's memory: the root is looked up, not made, and a change of the P2m takes the shadow tables after it.
-    let Some(mut shadow) = vm.shadow.try_lock() else { return false };
+    let Some(mut shadow) = vm.shadow.try_write() else { return false };
     let Some(shadow) = &mut *shadow else { return false };
     shadow.switch_vcpu(vcpu.id);
     let Some((root, flush)) = shadow.load_recent(&registers) else { return false };
@@ -260,7 +260,7 @@ pub fn load_recent<V: Virt, M: HostMemory>(
 #[inline(always)]
 pub fn flushed_by_guest<V: Virt, M: HostMemory>(vcpu: &Vcpu<V>, vm: &Vm<V::NestedFormat, M>) -> bool {
     // Without the VM's memory, as above.
-    let Some(mut shadow) = vm.shadow.try_lock() else { return false };
+    let Some(mut shadow) = vm.shadow.try_write() else { return false };
     let Some(shadow) = &mut *shadow else { return false };
     shadow.switch_vcpu(vcpu.id);
     shadow.is_in_step()

@@ -298,7 +298,7 @@ mod waiting {
     use alloc::sync::Arc;
     use core::cell::{Cell, RefCell};
 
-    type Tables = spin::MutexGuard<'static, Option<Shadow<Memory, Npt>>>;
+    type Tables = spin::RwLockWriteGuard<'static, Option<Shadow<Memory, Npt>>>;
 
     thread_local! {
         static VM: Cell<Option<&'static Vm<Npt, Memory>>> = const { Cell::new(None) };
@@ -324,7 +324,7 @@ mod waiting {
         let machine = audited(&[
             |f| {
                 f.flushes.clear();
-                TAKEN.set(VM.get().map(|vm| vm.shadow.lock()));
+                TAKEN.set(VM.get().map(|vm| vm.shadow.write()));
                 Exit::Cpuid
             },
             |f| {

@@ -437,7 +437,7 @@ fn a_visit_has_newer_tables_tell_of_each_page() {
 
 #[test]
 fn a_phase_on_shadow_tables_leaves_nothing_behind() {
-    let shadow_pages = |scene: &Scene| scene.machine.vm.shadow.lock().as_ref().unwrap().statistics().pages;
+    let shadow_pages = |scene: &Scene| scene.machine.vm.shadow.write().as_ref().unwrap().statistics().pages;
     let in_use = || {
         let mut scene = in_phase_on("unify", Mode::Shadow);
         scene.access(REGIONS[0]);

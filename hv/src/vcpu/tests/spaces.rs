@@ -124,7 +124,7 @@ fn after(steps: usize, sets_dirty_bits: bool) -> Statistics {
         machine.write(u64::from(table) + 4 * 8, &0x0002_0067u32.to_le_bytes());
     }
     machine.play();
-    let shadow = machine.vm.shadow.lock();
+    let shadow = machine.vm.shadow.write();
     shadow.as_ref().map(Shadow::statistics).unwrap()
 }
 
@@ -177,7 +177,7 @@ fn written(parameters: &str) -> (u8, u64, u64) {
     set_mode(&mut machine.vcpu, &machine.vm, mode(parameters), || START).unwrap();
     machine.play();
     let [byte] = machine.read(0x2_2100);
-    let shadow = machine.vm.shadow.lock();
+    let shadow = machine.vm.shadow.write();
     let counts = shadow.as_ref().map(Shadow::upper_counts).unwrap();
     assert_eq!(counts.unsync, counts.to_unsync - counts.protected);
     (byte, counts.to_unsync, counts.protected)

@@ -9,11 +9,10 @@
 use std::{
     ffi::{c_uint, c_void},
     sync::atomic::{AtomicU64, Ordering::Relaxed},
-    thread::sleep,
-    time::Duration,
+    thread::{sleep, yield_now},
+    time::{Duration, Instant},
 };
 
-use abi::lab::PACE_WINDOW;
 use labsim::model::pace::Pace;
 
 use crate::{ffi, state::plugin, vcpu::Vcpu};
@@ -22,8 +21,11 @@ use crate::{ffi, state::plugin, vcpu::Vcpu};
 pub const STRIDE: u64 = 512;
 /// How long a thread waits before it looks again.
 const SLICE: Duration = Duration::from_micros(50);
-/// After this many slices it goes on, until it next looks.
-const PATIENCE: u32 = 40;
+/// After this long it goes on, until it next looks.
+const PATIENCE: Duration = Duration::from_millis(2);
+/// Looks at the others with other threads let run in between, before it sleeps. Within a window of a few thousand cycles another
+/// processor catches up sooner than a thread sleeps and wakes.
+const YIELDS: u32 = 64;
 
 /// The pace of the processors, and how well it was kept.
 pub struct Keeper {
@@ -32,9 +34,9 @@ pub struct Keeper {
 }
 
 impl Keeper {
-    /// For processors with numbers of QEMU's below `numbers`.
-    pub fn new(numbers: usize) -> Keeper {
-        Keeper { pace: Pace::new(numbers, PACE_WINDOW), out_of_step: AtomicU64::new(0) }
+    /// For processors with numbers of QEMU's below `numbers`, which may be `window` modelled cycles apart.
+    pub fn new(numbers: usize, window: u64) -> Keeper {
+        Keeper { pace: Pace::new(numbers, window), out_of_step: AtomicU64::new(0) }
     }
 
     /// How often a processor went on although another one was too far behind.
@@ -43,7 +45,14 @@ impl Keeper {
     }
 
     fn keep(&self, vcpu: usize, cycles: u64) {
-        for _ in 0..PATIENCE {
+        for _ in 0..YIELDS {
+            if self.pace.reached(vcpu, cycles) {
+                return;
+            }
+            yield_now();
+        }
+        let start = Instant::now();
+        while start.elapsed() < PATIENCE {
             if self.pace.reached(vcpu, cycles) {
                 return;
             }

@@ -2,7 +2,7 @@
 
 use std::ffi::{CStr, c_char};
 
-use abi::lab::PAGE;
+use abi::lab::{PACE_WINDOW, PAGE};
 use labsim::{
     machine::{self, Machine},
     model::processor::Checking,
@@ -50,6 +50,8 @@ pub struct Options {
     /// The machine's clocks follow the counters: these advance also where only instructions are counted, and the hypervisor neither
     /// enters a guest nor leaves one.
     pub clock: bool,
+    /// By how much processors that execute may be apart, in modelled cycles.
+    pub step: u64,
     /// What is compared with QEMU's translation.
     pub check: Checking,
     /// What the model is to do wrong.
@@ -79,7 +81,7 @@ impl Options {
         let (mut pages, mut pages_of_all) = (None, false);
         let (mut model, mut check, mut share_at) = (Model::Full, Checking::Misses, None);
         let mut from = ModelFrom::Boot;
-        let (mut spare, mut package, mut clock) = (0, None, false);
+        let (mut spare, mut package, mut clock, mut step) = (0, None, false, PACE_WINDOW);
         for index in 0..usize::try_from(count).unwrap_or(0) {
             // SAFETY: by the caller.
             let argument = unsafe { CStr::from_ptr(*arguments.add(index)) }.to_string_lossy().into_owned();
@@ -106,6 +108,9 @@ impl Options {
                 }
                 "spare" => {
                     spare = value.parse().map_err(|_| format!("spare={value}: not a number"))?;
+                }
+                "step" => {
+                    step = value.parse().map_err(|_| format!("step={value}: not a number of cycles"))?;
                 }
                 "package" => {
                     let number = value.parse().ok().filter(|number| *number > 0);
@@ -141,7 +146,7 @@ impl Options {
                 },
                 _ => {
                     return Err(format!(
-                        "{key}: unknown; known are machine, ram, model, from, clock, check, broken, report, pages, pages_of, share, share_at, spare, package"
+                        "{key}: unknown; known are machine, ram, model, from, clock, step, check, broken, report, pages, pages_of, share, share_at, spare, package"
                     ));
                 }
             }
@@ -159,6 +164,7 @@ impl Options {
             model,
             from,
             clock,
+            step,
             check,
             broken,
             pages,

@@ -165,7 +165,7 @@ impl Plugin {
             clock: options.clock,
             models: AtomicBool::new(options.from == ModelFrom::Boot),
             check: options.check,
-            keeper: (pcpus > 1).then(|| Keeper::new(numbers)),
+            keeper: (pcpus > 1).then(|| Keeper::new(numbers, options.step)),
             broken: options.broken,
             page_trace,
             ram,

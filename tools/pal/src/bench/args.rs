@@ -20,6 +20,8 @@ Examples:
   cargo pal bench --smp                    guests with several processors, beside native; takes some minutes
   cargo pal bench --smp --runs 9 --only ipi wake --json out.json
   cargo pal bench --smp --quick            one sample of everything: does it work?
+  cargo pal bench --smp --lab westmere-x5660 --only spaces
+                                           the same with modelled cycles: also on a development machine with few processors
   cargo pal bench --lab westmere-x5660     modelled cycles, those of page walks apart; takes some minutes
   cargo pal bench --lab all --nested-page 4K --only chase-4k-256m fork-wait populate
                                            nested against shadow tables on every machine that there is a model of
@@ -61,8 +63,8 @@ pub struct BenchArgs {
     #[arg(long, conflicts_with_all = ["exits", "check"])]
     pub smp: bool,
     /// Measure in modelled cycles of these lab machines, with those of page walks apart: names, files that describe one, or `all`
-    /// (docs/lab.md). Adds the rows chase, gups, stream and populate
-    #[arg(long, value_name = "NAME|FILE", num_args = 1.., conflicts_with_all = ["smp", "exits", "check", "runs", "bochs"])]
+    /// (docs/lab.md). Adds the rows chase, gups, stream and populate. With --smp: only the row `spaces`, on one machine
+    #[arg(long, value_name = "NAME|FILE", num_args = 1.., conflicts_with_all = ["exits", "check", "bochs"])]
     pub lab: Vec<String>,
     /// With --lab: the largest pages that nested tables map guest memory with, as `pal run --nested-page`: with 4K walks cost
     /// more

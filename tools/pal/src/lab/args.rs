@@ -2,6 +2,7 @@
 
 use std::path::PathBuf;
 
+use abi::lab::PACE_WINDOW;
 use clap::{Args, Subcommand, ValueEnum};
 
 use crate::cli::Mode;
@@ -83,6 +84,9 @@ pub struct SpeedArgs {
     pub yes: bool,
 }
 
+/// The least window for `--lab-step`: processors look where the others are every 512 instructions.
+const MIN_STEP: u64 = 1000;
+
 /// Options of `pal run`.
 #[derive(Args)]
 pub struct LabRunArgs {
@@ -104,6 +108,11 @@ pub struct LabRunArgs {
     /// Let time in the machine follow the model's cycles: guests' clocks and timers, the scheduler, the statistics
     #[arg(long, help_heading = "Lab machine")]
     pub lab_time: bool,
+    /// Keep processors that execute within this many modelled cycles of each other. With fewer, what they wait for each other
+    /// (locks, interrupts) is closer to the model, and a run takes longer
+    #[arg(long, value_name = "CYCLES", default_value_t = PACE_WINDOW, value_parser = clap::value_parser!(u64).range(MIN_STEP..=PACE_WINDOW),
+        requires = "lab", help_heading = "Lab machine")]
+    pub lab_step: u64,
     /// Let the model overlook something: a comparison then has to find differences
     #[arg(long, value_enum, requires = "lab", hide = true)]
     pub lab_broken: Option<Broken>,

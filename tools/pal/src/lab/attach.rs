@@ -101,6 +101,7 @@ impl Lab {
         if args.lab_time {
             options += ",clock=on";
         }
+        options += &format!(",step={}", args.lab_step);
         if pcpus.spare > 0 {
             options += &format!(",spare={}", pcpus.spare);
         }

@@ -25,12 +25,12 @@ impl<M: TableMemory, F: PteFormat> Pool<M, F> {
             let (groups, rest) = heads.as_chunks::<TOGETHER>();
             for group in groups {
                 // All ones: no test for each.
-                if group.iter().fold(NONE, |all, head| all & head) != NONE {
-                    (at..).zip(group).for_each(|(n, head)| look(n, *head));
+                if group.iter().fold(NONE, |all, head| all & head.get()) != NONE {
+                    (at..).zip(group).for_each(|(n, head)| look(n, head.get()));
                 }
                 at += TOGETHER as u64;
             }
-            (at..).zip(rest).for_each(|(n, head)| look(n, *head));
+            (at..).zip(rest).for_each(|(n, head)| look(n, head.get()));
             at += rest.len() as u64;
         }
         accessed
@@ -38,7 +38,7 @@ impl<M: TableMemory, F: PteFormat> Pool<M, F> {
 
     /// Whether one of the leaves of `level` that lead to `to` was used; their accessed bits are cleared if that is wanted.
     pub(in super::super) fn take_accessed_leaves(&self, to: Hpa, level: u8, clears: bool) -> bool {
-        self.take_accessed_on(self.lists[self.reverse_map(to.0, level)], to, level, clears)
+        self.take_accessed_on(self.lists[self.reverse_map(to.0, level)].get(), to, level, clears)
     }
 
     /// The same of those on a list, which may hold leaves of other frames.

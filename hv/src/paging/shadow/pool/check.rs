@@ -25,7 +25,7 @@ impl<M: TableMemory, F: PteFormat> Pool<M, F> {
     pub(in super::super) fn writable_leaf(&self, frame: Hfn) -> Option<(PageId, usize)> {
         let base = frame.base();
         [(base, 1), (base.align_down(LARGE_FRAMES << 12), 2)].into_iter().find_map(|(to, level)| {
-            let first = self.lists[self.reverse_map(to.0, level)];
+            let first = self.lists[self.reverse_map(to.0, level)].get();
             self.list(first).map(place).find(|&(id, index)| {
                 let raw = self.entry(id, index);
                 self.page(id).is_in_use()
@@ -41,7 +41,7 @@ impl<M: TableMemory, F: PteFormat> Pool<M, F> {
         let present = self.check_pages()?;
         let mut listed = 0;
         for list in 0..self.lists.len() {
-            listed += self.check_list(self.lists[list], HEAD | list as u32, None, present)?;
+            listed += self.check_list(self.lists[list].get(), HEAD | list as u32, None, present)?;
         }
         for (id, page) in (0..).zip(self.pages.iter()) {
             listed += self.check_list(page.parents, HEAD, Some(id), present)?;
@@ -70,7 +70,7 @@ impl<M: TableMemory, F: PteFormat> Pool<M, F> {
             }
             let raw = self.entry(id, index);
             let child = self.child(id, index);
-            let list = || self.lists[self.reverse_map(raw, self.page(id).key.level())];
+            let list = || self.lists[self.reverse_map(raw, self.page(id).key.level())].get();
             // The first of a list says which one it is.
             let is_first = of.is_none() && before & HEAD != 0;
             let (after, found) = self.record(id, index).neighbours(&self.memory);
@@ -88,7 +88,7 @@ impl<M: TableMemory, F: PteFormat> Pool<M, F> {
         for (id, page) in (0..).zip(self.pages.iter()) {
             tables += usize::from(page.frame != NO_TABLE);
             chunks += page.chunks.iter().filter(|&&chunk| chunk != 0).count();
-            if (0..8).any(|word| page.present[word] != 0 && page.chunks[word] == 0) {
+            if (0..8).any(|word| page.present.word(word) != 0 && page.chunks[word] == 0) {
                 return Err(("nothing is known about an entry that is present", id, 0));
             }
         }
@@ -112,7 +112,7 @@ impl<M: TableMemory, F: PteFormat> Pool<M, F> {
                 continue;
             }
             let mut there = 0;
-            for (word, &noted) in page.present.iter().enumerate() {
+            for (word, noted) in page.all_present().into_iter().enumerate() {
                 let is_present = |bit: usize| self.entry(id, 64 * word + bit) & PRESENT != 0;
                 let found = (0..64).fold(0, |bits, bit| bits | u64::from(is_present(bit)) << bit);
                 if found != noted {

@@ -31,14 +31,14 @@ impl<M: TableMemory, F: PteFormat> Pool<M, F> {
     /// Makes all entries of a page not present.
     pub(in super::super) fn clear(&mut self, id: PageId) {
         let page = &self.pages[id as usize];
-        let (key, frame, present) = (page.key, page.frame, page.present);
+        let (key, frame, present) = (page.key, page.frame, page.all_present());
         let marker = unfilled::<F>(self.marker, key);
         for (word, mut bits) in present.into_iter().enumerate() {
             if bits == 0 {
                 continue;
             }
             let page = &mut self.pages[id as usize];
-            page.present[word] = 0;
+            *page.present.word_mut(word) = 0;
             let chunk = Chunk::of(page, word);
             while bits != 0 {
                 let index = word * 64 + bits.trailing_zeros() as usize;
@@ -59,7 +59,7 @@ impl<M: TableMemory, F: PteFormat> Pool<M, F> {
         if level == 1 || raw & LARGE != 0 && !key.is_top() {
             self.stale |= raw;
             if before & HEAD != 0 {
-                self.lists[(before & !HEAD) as usize] = after;
+                *self.lists[(before & !HEAD) as usize].get_mut() = after;
             }
         } else {
             let child = record.payload(&self.memory) as PageId;
@@ -134,8 +134,31 @@ impl<M: TableMemory, F: PteFormat> Pool<M, F> {
     #[inline(always)]
     pub(in super::super) fn map_at(&mut self, id: PageId, index: usize, level: u8, raw: u64, guest_pte: u64) {
         let list = self.reverse_map(raw, level);
-        let first = core::mem::replace(&mut self.lists[list], Self::number(id, index));
+        let first = core::mem::replace(self.lists[list].get_mut(), Self::number(id, index));
         self.put(id, index, raw, guest_pte, first, HEAD | list as u32);
+    }
+
+    /// The same of an entry of level 1 by a VCPU that shares the tables with others. False: it is not empty, another VCPU has been
+    /// faster, or it takes what is changed with the tables held exclusively; nothing is done then.
+    #[inline(always)]
+    pub(in super::super) fn map_shared(&self, id: PageId, index: usize, raw: u64, guest_pte: u64) -> bool {
+        let page = self.page(id);
+        // Whether there is a record is known only after a chunk was added; absent entries are changed with their bits.
+        let has_no_record = page.chunks[word(index)] == 0;
+        if has_no_record || F::FILTERS_FAULTS && self.is_absent(id, index) || !page.present.claim(index) {
+            return false;
+        }
+        page.mark_referenced();
+        let list = self.reverse_map(raw, 1);
+        let head = &self.lists[list];
+        let first = head.hold();
+        Record::of(page, index).write(&self.memory, guest_pte, first, HEAD | list as u32);
+        if first != NONE {
+            self.record_of(first).set_before(&self.memory, Self::number(id, index));
+        }
+        self.memory.store(page.frame, index, raw);
+        head.release(Self::number(id, index));
+        true
     }
 
     /// Fills an entry that is now before `first` on its list.
@@ -147,8 +170,8 @@ impl<M: TableMemory, F: PteFormat> Pool<M, F> {
         if page.chunks[word(index)] == 0 {
             page = Self::add_chunk(&self.memory, &mut self.chunks, &mut self.pages, id, index);
         }
-        page.present[word(index)] |= 1 << (index % 64);
-        page.referenced = true;
+        *page.present.word_mut(word(index)) |= 1 << (index % 64);
+        page.mark_referenced();
         // The record first: from the store on the processor uses the entry, and sets its accessed and dirty bits.
         Record::of(page, index).write(&self.memory, guest_pte, first, before);
         self.memory.store(page.frame, index, raw);
@@ -189,7 +212,7 @@ impl<M: TableMemory, F: PteFormat> Pool<M, F> {
             return;
         }
         self.memory.store(page.frame, index, unfilled::<F>(marker, page.key));
-        page.present[word(index)] &= !(1 << (index % 64));
+        *page.present.word_mut(word(index)) &= !(1 << (index % 64));
         let (key, record) = (page.key, Record::of(page, index));
         self.take_off(key, raw, record);
     }
@@ -228,7 +251,7 @@ impl<M: TableMemory, F: PteFormat> Pool<M, F> {
     }
 
     pub(super) fn protect_leaves(&mut self, to: Hpa, level: u8) {
-        let mut slot = self.lists[self.reverse_map(to.0, level)];
+        let mut slot = self.lists[self.reverse_map(to.0, level)].get();
         while slot != NONE {
             let (id, index) = place(slot);
             let page = self.page(id);
@@ -253,7 +276,7 @@ impl<M: TableMemory, F: PteFormat> Pool<M, F> {
 
     /// Whether a leaf of `level` leads to `to`.
     pub(in super::super) fn has_leaf(&self, to: Hpa, level: u8) -> bool {
-        let mut slot = self.lists[self.reverse_map(to.0, level)];
+        let mut slot = self.lists[self.reverse_map(to.0, level)].get();
         while slot != NONE {
             let (id, index) = place(slot);
             let page = self.page(id);
@@ -269,7 +292,7 @@ impl<M: TableMemory, F: PteFormat> Pool<M, F> {
     /// Whether a leaf of level 1 allows writes to `frame`.
     pub(in super::super) fn is_writable(&self, frame: Hfn) -> bool {
         let to = frame.base().0;
-        let mut slot = self.lists[self.reverse_map(to, 1)];
+        let mut slot = self.lists[self.reverse_map(to, 1)].get();
         while slot != NONE {
             let (id, index) = place(slot);
             let page = self.page(id);
@@ -288,7 +311,7 @@ impl<M: TableMemory, F: PteFormat> Pool<M, F> {
             return;
         }
         let to = frame.base().0;
-        let mut slot = self.lists[self.reverse_map(to, 1)];
+        let mut slot = self.lists[self.reverse_map(to, 1)].get();
         while slot != NONE {
             let (id, index) = place(slot);
             let page = self.page(id);

@@ -40,7 +40,7 @@ impl<M: TableMemory, F: PteFormat> Pool<M, F> {
             memory,
             pages: Pieces::new(limit.pages, || Page::bare(NONE)).map_err(no_memory)?,
             links: 0,
-            lists: none(lists)?,
+            lists: Pieces::new(lists, || Head::new(NONE)).map_err(no_memory)?,
             window_bits: 12 + lists.trailing_zeros(),
             buckets: none(buckets)?,
             filter: Filter::EMPTY,
@@ -163,7 +163,7 @@ impl<M: TableMemory, F: PteFormat> Pool<M, F> {
     /// A page does without chunks of which no entry is present. Pages keep them when they become free, as most will need them again.
     fn drop_chunks(&mut self, id: PageId) {
         let page = &mut self.pages[id as usize];
-        for (chunk, present) in page.chunks.iter_mut().zip(page.present) {
+        for (chunk, present) in page.chunks.iter_mut().zip(page.present.all()) {
             if present == 0 && *chunk != 0 {
                 self.chunks.give(&self.memory, core::mem::take(chunk));
             }

@@ -2,9 +2,11 @@
 
 use super::super::demand::Writing;
 use super::super::role::Key;
+use super::claims::Bits;
 use super::{NONE, PageId, word};
 use crate::arch::addr::{Gfn, Hfn};
 use crate::mem::table_memory::ENTRIES;
+use core::sync::atomic::{AtomicBool, Ordering};
 
 /// What a page stands for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -44,13 +46,13 @@ pub(in super::super) struct Page {
     pub writing: Writing,
     pub(super) state: State,
     /// Used since the hand of the clock came by.
-    pub(super) referenced: bool,
+    pub(super) referenced: AtomicBool,
     /// The operation that last used it: not evicted during the same.
     pub(super) stamp: u64,
     /// Counts links to it that went.
     pub(super) unlinked: u32,
     /// One bit for each present entry.
-    pub(super) present: [u64; ENTRIES / 64],
+    pub(super) present: Bits,
     /// Where what is known about its entries is, for 64 of them each; 0 where nothing is known.
     pub(super) chunks: [u64; ENTRIES / 64],
     /// One bit for each entry that is absent: see [`unfilled`].
@@ -80,15 +82,26 @@ impl Page {
             quiet: 0,
             writing: Writing::NEW,
             state: State::Free,
-            referenced: false,
+            referenced: AtomicBool::new(false),
             stamp: 0,
             unlinked: 0,
-            present: [0; ENTRIES / 64],
+            present: Bits::new(),
             chunks: [0; ENTRIES / 64],
             absent: [0; ENTRIES / 64],
             parents: NONE,
             next,
         }
+    }
+
+    /// It is used, as the hand of the clock is to know.
+    #[inline(always)]
+    pub(super) fn mark_referenced(&self) {
+        self.referenced.store(true, Ordering::Relaxed);
+    }
+
+    /// Whether it was used since this was asked last.
+    pub(super) fn take_referenced(&mut self) -> bool {
+        core::mem::take(self.referenced.get_mut())
     }
 
     /// Whether it stands for anything.
@@ -99,24 +112,24 @@ impl Page {
     /// All entries, a bit for each: which are present.
     #[inline(always)]
     pub(in super::super) fn all_present(&self) -> [u64; ENTRIES / 64] {
-        self.present
+        self.present.all()
     }
 
     /// How many entries are present.
     pub(in super::super) fn count_present(&self) -> u32 {
-        self.present.iter().map(|bits| bits.count_ones()).sum()
+        self.present.all().iter().map(|bits| bits.count_ones()).sum()
     }
 
     /// 64 entries, among them this one.
     #[inline(always)]
     pub(in super::super) fn present_around(&self, index: usize) -> u64 {
-        self.present[word(index)]
+        self.present.word(word(index))
     }
 
     /// Whether an entry is present.
     #[inline(always)]
     pub(in super::super) fn is_present(&self, index: usize) -> bool {
-        self.present[word(index)] >> (index % 64) & 1 != 0
+        self.present.has(index % ENTRIES)
     }
 
     /// Whether an entry points to it.
@@ -128,11 +141,11 @@ impl Page {
     /// The first empty entry from `index` on.
     #[inline]
     pub(in super::super) fn next_empty(&self, index: usize) -> Option<usize> {
-        let mut word = index / 64;
-        let mut bits = !self.present.get(word)? & u64::MAX << (index % 64);
+        let (mut word, present) = (index / 64, self.present.all());
+        let mut bits = !present.get(word)? & u64::MAX << (index % 64);
         while bits == 0 {
             word += 1;
-            bits = !*self.present.get(word)?;
+            bits = !*present.get(word)?;
         }
         Some(word * 64 + bits.trailing_zeros() as usize)
     }
@@ -140,11 +153,11 @@ impl Page {
     /// The first present entry from `index` on.
     #[inline]
     pub(in super::super) fn next_present(&self, index: usize) -> Option<usize> {
-        let mut word = index / 64;
-        let mut bits = self.present.get(word)? & u64::MAX << (index % 64);
+        let (mut word, present) = (index / 64, self.present.all());
+        let mut bits = present.get(word)? & u64::MAX << (index % 64);
         while bits == 0 {
             word += 1;
-            bits = *self.present.get(word)?;
+            bits = *present.get(word)?;
         }
         Some(word * 64 + bits.trailing_zeros() as usize)
     }

@@ -146,7 +146,7 @@ impl<M: TableMemory, F: PteFormat> Pool<M, F> {
             self.hand = (self.hand + 1) % used;
             let keep = self.page(id).stamp == self.operation || self.is_root(id);
             let page = self.page_mut(id);
-            if page.is_in_use() && !keep && !core::mem::take(&mut page.referenced) {
+            if page.is_in_use() && !keep && !page.take_referenced() {
                 return id;
             }
         }

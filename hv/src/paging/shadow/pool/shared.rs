@@ -100,6 +100,15 @@ impl<M: TableMemory, F: PteFormat> Pool<M, F> {
         }
     }
 
+    /// The root in use of a VCPU.
+    #[inline(always)]
+    pub(in super::super) fn root_of(&self, vcpu: u32) -> Option<PageId> {
+        match vcpu == self.shared.current_vcpu {
+            true => self.root,
+            false => self.shared.roots.get(vcpu as usize).copied().flatten(),
+        }
+    }
+
     /// The roots in use.
     pub(in super::super) fn roots(&self) -> impl Iterator<Item = PageId> {
         self.root.into_iter().chain(self.shared.roots.iter().flatten().copied())

@@ -33,15 +33,15 @@ impl<M: TableMemory, F: PteFormat> Pool<M, F> {
         let (mut at, mut to, mut gone) = (list, first.base().0, 0);
         for group in groups {
             // All ones: no test for each.
-            if group.iter().fold(NONE, |all, head| all & head) != NONE {
+            if group.iter_mut().fold(NONE, |all, head| all & *head.get_mut()) != NONE {
                 for (n, head) in group.iter_mut().enumerate() {
-                    gone |= parts.unmap(head, at + n, Hpa(to + ((n as u64) << 12)), 1);
+                    gone |= parts.unmap(head.get_mut(), at + n, Hpa(to + ((n as u64) << 12)), 1);
                 }
             }
             (at, to) = (at + TOGETHER, to + ((TOGETHER as u64) << 12));
         }
         for (n, head) in rest.iter_mut().enumerate() {
-            gone |= parts.unmap(head, at + n, Hpa(to + ((n as u64) << 12)), 1);
+            gone |= parts.unmap(head.get_mut(), at + n, Hpa(to + ((n as u64) << 12)), 1);
         }
         *stale |= gone;
         any || gone != 0
@@ -52,7 +52,7 @@ impl<M: TableMemory, F: PteFormat> Pool<M, F> {
         let list = self.reverse_map(to.0, level);
         let Pool { memory, pages, lists, stale, .. } = self;
         let mut parts = Parts { memory: &*memory, pages, marker: unfilled_marker::<F>(self.marker) };
-        let gone = parts.unmap(&mut lists[list], list, to, level);
+        let gone = parts.unmap(lists[list].get_mut(), list, to, level);
         *stale |= gone;
         gone != 0
     }
@@ -60,7 +60,7 @@ impl<M: TableMemory, F: PteFormat> Pool<M, F> {
     /// Takes the leaves of level 1 away that lead to a frame in the pages of one set of tables.
     pub(in super::super) fn unmap_in(&mut self, tree: TreeKey, frame: Hfn) {
         let to = frame.base().0;
-        let mut slot = self.lists[self.reverse_map(to, 1)];
+        let mut slot = self.lists[self.reverse_map(to, 1)].get();
         while slot != NONE {
             let (id, index) = place(slot);
             let page = self.page(id);
@@ -87,7 +87,7 @@ impl<M: TableMemory> Parts<'_, M> {
             let raw = self.memory.load(page.frame, index);
             if raw & leaf_address(level) == to.0 && page.key.level() == level {
                 self.memory.store(page.frame, index, self.marker);
-                page.present[word(index)] &= !(1 << (index % 64));
+                *page.present.word_mut(word(index)) &= !(1 << (index % 64));
                 gone |= raw;
             } else {
                 self.put_back(head, list, last, slot);

@@ -29,6 +29,11 @@ pub const NAME: &str = "spaces";
 const SIZES: [(usize, f64); 2] = [(2, 1.03), (4, 1.08)];
 /// The most that a page fault may take in the hypervisor in one VM, as a multiple of several.
 const HANDLER_GOAL: f64 = 1.5;
+/// On a lab machine processors are this close to each other, in cycles: less than a page fault takes in the hypervisor, so that one
+/// waits for another one's lock about as long as the model says.
+pub const LAB_STEP: &str = "2000";
+/// A run on a lab machine takes minutes.
+const LAB_TIMEOUT_SECONDS: &str = "3000";
 /// Memory of a VM in MiB: for itself, and for each process.
 const MEMORY_MIB: [usize; 2] = [128, 128];
 
@@ -36,6 +41,36 @@ const MEMORY_MIB: [usize; 2] = [128, 128];
 pub fn take(names: &[String]) -> (bool, Vec<String>) {
     let rest: Vec<_> = names.iter().filter(|name| *name != NAME).cloned().collect();
     (names.is_empty() || rest.len() < names.len(), rest)
+}
+
+/// Where the guests run.
+pub enum Where<'a> {
+    /// On QEMU's processors, in real time.
+    Emulator,
+    /// On this lab machine, in modelled time, with this QEMU if it is not the usual one.
+    Lab(&'a str, Option<&'a Path>),
+}
+
+impl Where<'_> {
+    /// The options of `pal run`.
+    fn options(&self, files: &Files) -> Vec<String> {
+        let words = |words: &[&str]| words.iter().map(|&word| word.to_owned()).collect::<Vec<_>>();
+        match self {
+            Where::Emulator => {
+                let emulator = files.setup.emulator.display().to_string();
+                words(&["--qemu", &emulator, "--timeout", &TIMEOUT_SECONDS.to_string()])
+            }
+            Where::Lab(machine, qemu) => {
+                let mut options =
+                    words(&["--lab", machine, "--lab-time", "--lab-from", "session", "--lab-step", LAB_STEP]);
+                options.extend(words(&["--timeout", LAB_TIMEOUT_SECONDS]));
+                if let Some(qemu) = qemu {
+                    options.extend(["--qemu".to_owned(), qemu.display().to_string()]);
+                }
+                options
+            }
+        }
+    }
 }
 
 /// One comparison: a number of processors in a mode.
@@ -81,12 +116,19 @@ impl Comparison {
     ///
     /// # Errors
     /// `pal` does not start; files that cannot be written or read.
-    pub fn measure(&mut self, files: &Files, scratch: &Path, round: u32, quick: bool) -> Result<()> {
+    pub fn measure(
+        &mut self,
+        files: &Files,
+        on: &Where,
+        scratch: &Path,
+        round: u32,
+        quick: bool,
+    ) -> Result<()> {
         let (mut ticks, mut faults) = ([0.0; 2], [None; 2]);
         let order = if round.is_multiple_of(2) { [1, 0] } else { [0, 1] };
         for which in order {
             let vms = if which == 0 { 1 } else { self.processors };
-            match self.run(files, scratch, vms, quick)? {
+            match self.run(files, on, scratch, vms, quick)? {
                 Ok(figures) => (ticks[which], faults[which]) = figures,
                 Err(trouble) => {
                     self.trouble = trouble;
@@ -106,6 +148,7 @@ impl Comparison {
     fn run(
         &self,
         files: &Files,
+        on: &Where,
         scratch: &Path,
         vms: usize,
         quick: bool,
@@ -120,14 +163,12 @@ impl Comparison {
         let options = [
             ("--config", description.display().to_string()),
             ("--pcpus", self.processors.to_string()),
-            ("--timeout", TIMEOUT_SECONDS.to_string()),
             ("--log-dir", logs.display().to_string()),
             ("--stats", stats.display().to_string()),
-            ("--qemu", files.setup.emulator.display().to_string()),
         ];
         let command = ["run".to_owned()].into_iter();
         let command = command.chain(options.into_iter().flat_map(|(name, value)| [name.to_owned(), value]));
-        let (run, success) = files.setup.perform(command.collect(), Some(1))?;
+        let (run, success) = files.setup.perform(command.chain(on.options(files)).collect(), Some(1))?;
         if !success {
             return Ok(Err(run.trouble));
         }

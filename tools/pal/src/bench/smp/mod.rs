@@ -3,7 +3,8 @@
 //! Instructions cannot tell: processors wait for each other while they run at the same time. So QEMU emulates four, each with a
 //! thread of its own and real time, and a guest's program measures in ticks of the time-stamp counter. Those depend on this
 //! machine and on what else it does; therefore the guest runs alone and on the hypervisor in turns, round by round, and
-//! what counts is the ratio within a round ([`results`]). [`rows`] says what is measured, [`guests`] where.
+//! what counts is the ratio within a round ([`results`]). [`rows`] says what is measured, [`guests`] where. What [`apart`] compares
+//! can be measured in modelled time as well, on a lab machine.
 
 mod apart;
 mod guests;
@@ -25,7 +26,7 @@ use crate::{
     status::{Usage, exit},
     ui::Ui,
 };
-use apart::Comparison;
+use apart::{Comparison, LAB_STEP, Where};
 use guests::{Files, Guest};
 use host::Host;
 use results::Results;
@@ -44,6 +45,14 @@ pub fn run(args: &BenchArgs, project: &Project, ui: &Ui) -> Result<u8> {
         let text = "--smp: only QEMU's processors run at the same time; leave out --machine";
         return Err(Usage::new(text).into());
     }
+    let on = match &args.lab[..] {
+        [] => Where::Emulator,
+        [machine] if with_apart && rows.is_empty() => Where::Lab(machine, args.qemu.as_deref()),
+        _ => {
+            let text = "--smp --lab: only `spaces` is measured, on one lab machine; add --only spaces, or leave out --lab";
+            return Err(Usage::new(text).into());
+        }
+    };
     check_json(args)?;
     let host = Host::look();
     let scratch = tempfile::Builder::new().prefix("pal-").tempdir()?;
@@ -81,7 +90,7 @@ pub fn run(args: &BenchArgs, project: &Project, ui: &Ui) -> Result<u8> {
         results.rounds.push(round);
         for comparison in &mut comparisons {
             let _step = ui.step(&format!("round {number} of {rounds}: {}", comparison.name()));
-            comparison.measure(&files, scratch.path(), number, args.quick)?;
+            comparison.measure(&files, &on, scratch.path(), number, args.quick)?;
             if !comparison.trouble.is_empty() {
                 complete = false;
                 ui.error(&format!("{}: {}", comparison.name(), comparison.trouble));
@@ -107,7 +116,13 @@ pub fn run(args: &BenchArgs, project: &Project, ui: &Ui) -> Result<u8> {
         let gap = if results.rows.is_empty() { "" } else { "\n" };
         print!("{gap}{}", apart::table(&comparisons));
     }
-    table::notes(&host).iter().for_each(|note| println!("\nnote: {note}"));
+    if let Where::Lab(machine, _) = on {
+        println!(
+            "\nTicks are modelled cycles of {machine}, with processors that keep within {LAB_STEP} cycles of each other."
+        );
+    } else {
+        table::notes(&host).iter().for_each(|note| println!("\nnote: {note}"));
+    }
     if let Some(path) = &args.json {
         write_json(
             path,

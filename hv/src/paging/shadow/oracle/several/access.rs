@@ -5,7 +5,7 @@ use crate::arch::Access;
 use crate::arch::addr::{Gpa, Hpa};
 use crate::paging::model::Modelled;
 use crate::paging::shadow::oracle::{Outcome, by_p2m};
-use crate::paging::shadow::{AddressSpace, PageFault, ShadowOutcome, TlbFlush};
+use crate::paging::shadow::{PageFault, ShadowOutcome, TlbFlush};
 
 /// Attempts of an access, each of which may be undone by what others do.
 const ATTEMPTS: usize = 60;
@@ -45,9 +45,7 @@ impl<F: Modelled> Several<F> {
                 return Ok(None);
             }
             drop(cpu);
-            let outcome = self.engine(v, |shadow, p2m, memory, state| {
-                shadow.fault(AddressSpace::new(p2m, memory, state), PageFault::new(gva, access))
-            });
+            let outcome = self.fault(v, PageFault::new(gva, access));
             let outcome = match outcome {
                 ShadowOutcome::InPhase => self.fault_in_phase(v, PageFault::new(gva, access))?,
                 outcome => outcome,

@@ -36,7 +36,7 @@ use crate::paging::random::Random;
 use crate::paging::range::GpaRange;
 use crate::paging::shadow::left_out::LeftOut;
 use crate::paging::shadow::model::ShadowProcessor;
-use crate::paging::shadow::{AddressSpace, AgileTimes, Root, Shadow, TlbFlush};
+use crate::paging::shadow::{AddressSpace, AgileTimes, PageFault, Root, Shadow, ShadowOutcome, TlbFlush};
 use crate::paging::tree_key::TreeKey;
 use crate::vm::work;
 use cpu::{Cpu, Place, Probe};
@@ -202,6 +202,23 @@ impl<F: Modelled> Several<F> {
         world.log(|| format!("      owed: {flush:x?}"));
         world.cpus[v].borrow_mut().processor.flush(flush);
         result
+    }
+
+    /// A page fault: as several VCPUs may handle one at the same time, if that is possible. The engine works for another VCPU or for
+    /// this one meanwhile.
+    fn fault(&mut self, v: usize, fault: PageFault) -> ShadowOutcome {
+        let together = {
+            let world = &self.world;
+            let state = world.cpus[v].borrow().state;
+            let p2m = world.p2m.borrow();
+            let memory = Raced { walked: world.walked(&p2m), world };
+            self.shadow.fault_together(v as u32, AddressSpace::new(&p2m, &memory, &state), fault)
+        };
+        together.unwrap_or_else(|| {
+            self.engine(v, |shadow, p2m, memory, state| {
+                shadow.fault(AddressSpace::new(p2m, memory, state), fault)
+            })
+        })
     }
 
     /// The VCPU loads its root; returns whether global translations are gone, too.
