@@ -4,6 +4,7 @@
 //! TSC, so that VMs, scheduler, statistics and records follow it. Durations of the host itself (a lost interrupt, a processor
 //! that does not answer) stay in ticks of the host's TSC. docs/design/0020-modelled-time.md.
 
+use alloc::format;
 use alloc::string::{String, ToString};
 use alloc::vec::Vec;
 
@@ -23,21 +24,17 @@ pub struct LabTime {
 }
 
 impl LabTime {
-    /// The clock that the command line asks for. `None`: none, or the log says why time follows the processor's clock.
-    pub fn start<B: Backend>(host: &Host) -> Option<LabTime> {
+    /// The clock that the command line asks for, if it does.
+    ///
+    /// # Errors
+    /// Why there is none. A run in real time would give figures that are taken for modelled ones.
+    pub fn start<B: Backend>(host: &Host) -> Result<Option<LabTime>, String> {
         if !host.options.lab_time {
-            return None;
+            return Ok(None);
         }
-        match Self::find::<B>(host) {
-            Ok(time) => {
-                log::info!("time follows the lab machine's cycles, at {} kHz", time.clock.khz());
-                Some(time)
-            }
-            Err(why) => {
-                log::error!("lab-time=on: {why}; time follows the processor's clock");
-                None
-            }
-        }
+        let time = Self::find::<B>(host).map_err(|why| format!("lab-time=on: {why}"))?;
+        log::info!("time follows the lab machine's cycles, at {} kHz", time.clock.khz());
+        Ok(Some(time))
     }
 
     fn find<B: Backend>(host: &Host) -> Result<LabTime, String> {

@@ -68,7 +68,7 @@ fn run_guests<B: Backend>(host: &'static Host) -> ! {
             probe::shape(&topology)
         );
     }
-    let lab_time = LabTime::start::<B>(host);
+    let lab_time = LabTime::start::<B>(host).unwrap_or_else(|why| refuse(&why));
     let khz = lab_time.as_ref().map_or(host.tsc_khz, LabTime::khz);
     telemetry::record(Kind::Host, |json| report_host(json, khz, backend, &topology));
     // Now: its tables are made at the first use, which would otherwise be in a guest's exit.
