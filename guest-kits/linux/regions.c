@@ -313,8 +313,16 @@ static const struct attribute *files[] = { &regions_file.attr, &missed_file.attr
 /* Begins the regions of the parameter; the module does without one that it cannot have. */
 static void begin_at_load(void)
 {
-	char *copy = kstrdup(at_load, GFP_KERNEL), *rest = copy, *name;
+	char *copy, *rest, *name;
 
+	if (!at_load)
+		return;
+	copy = kstrdup(at_load, GFP_KERNEL);
+	if (!copy) {
+		pr_err("regions: no memory to read \"%s\": none of these is a region\n", at_load);
+		return;
+	}
+	rest = copy;
 	mutex_lock(&changing);
 	while ((name = strsep(&rest, ",")) != NULL) {
 		int error = *name && strlen(name) <= SLAB_NAME_LENGTH ? begin(name) : -EINVAL;
