@@ -4,8 +4,8 @@
 //! The run loop's timers call [`tick`], which takes the VM's samples and begins this VCPU's phases when they are due. In a phase the VCPU
 //! runs on tables of its own ([`PHASE`]), in which nothing is open at first: `memory_fault` and `mmu` call [`touched`] for each page that
 //! it touches there, and [`work::PHASE`] has [`before_entry`] look before each entry whether an interrupt has come in between or the
-//! time is over. [`region::rounds`](crate::region::rounds) decides; what it decides is performed here and in `vm::regions`. There are no phases with agile
-//! paging, and a VCPU that changes to it ends its phase.
+//! time is over. [`region::rounds`](crate::region::rounds) decides; what it decides is performed here and in `vm::regions`. A VM with agile
+//! paging is on nested tables while one of its VCPUs is in a phase (`mmu::choose`); one that changes to agile paging all the same ends its phase.
 //!
 //! Where no regions are wanted, [`tick`] is not called, and no exit has an instruction more.
 
@@ -154,8 +154,7 @@ fn look<V: Virt, M: HostMemory, H: Host>(
         Some(turn) if turn.period_ns() == params.period_ns => turn,
         turn => turn.insert(Turn::new(vcpu.id as u16, count, ran_ns, params.period_ns)),
     };
-    // With agile paging the turn is left out.
-    if turn.take(ran_ns) && engine != Engine::Agile && !vcpu.phase.is_on() {
+    if turn.take(ran_ns) && !vcpu.phase.is_on() {
         begin(vcpu, vm, records, ran_ns);
     }
     if let Some(turn) = &vcpu.phase.turn {
@@ -248,5 +247,6 @@ fn begin<V: Virt, M: HostMemory>(
     vcpu.phase.interrupts = (vcpu.interrupts.counts.interrupts, false);
     vcpu.phase.open.clear();
     set_tree(vcpu, vm, PHASE);
-    vcpu.request(work::PHASE);
+    // With agile paging the engine is to be chosen again.
+    vcpu.request(work::PHASE | work::MMU);
 }

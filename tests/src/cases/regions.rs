@@ -20,6 +20,10 @@ pub const CASES: &[Case] = &[
     })
     .also(SHADOW)
     .at_length(),
+    only("qemu-svm", "regions: those of a program are found with agile paging", |c| {
+        found_in(c, &["--mode", "agile", "--regions", UNIFY], &c.memlat, 300).map(drop)
+    })
+    .at_length(),
     only("bochs-vtx", "regions: those of a program are mapped to two caches, nested", |c| bochs(c, "nested"))
         .at_length(),
     only("bochs-vtx", "regions: those of a program are mapped to two caches, shadow", |c| bochs(c, "shadow"))

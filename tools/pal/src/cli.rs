@@ -185,7 +185,7 @@ pub struct RunArgs {
     #[arg(long, value_name = "SIZE", value_parser = nested_page(), help_heading = "Machine")]
     pub nested_page: Option<NestedPage>,
     /// Find out which memory of the guest is used together, and map it to last-level caches: `balance`, `unify` or `partition`, with
-    /// parameters such as `unify,q_us=50` (docs/configuration.md). Not with agile paging
+    /// parameters such as `unify,q_us=50` (docs/configuration.md)
     #[arg(long, value_name = "off|POLICY[,key=value]", default_value_t = Regions::Off, help_heading = "Machine")]
     pub regions: Regions,
     /// Pages of shadow tables at most. Default: what fits a fiftieth of guest memory

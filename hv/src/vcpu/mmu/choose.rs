@@ -1,7 +1,8 @@
 //! The engine for the next entry: what the VM's policy wants, as far as the processor can run the guest on it.
 //!
 //! Not every processor can use either engine in every state of the guest: VT-x without EPT, or without unrestricted guests, or
-//! with a guest in real mode, which has no shadow tables.
+//! with a guest in real mode, which has no shadow tables. A VCPU in a phase of regioning ([`crate::vcpu::regions`]) does not use agile
+//! paging, which has no tables for that.
 
 use alloc::string::ToString;
 
@@ -30,7 +31,8 @@ pub(super) fn choose<V: Virt, M: HostMemory>(
             if V::UNRESTRICTED
                 && !vm.translation.counts_exits()
                 && !vm.translation.is_by_space()
-                && vcpu.mmu.engine == vm.translation.wanted() =>
+                && vcpu.mmu.engine == vm.translation.wanted()
+                && !is_kept_from_agile(vcpu) =>
         {
             // Whatever kept it from an engine is over.
             publish(vcpu, vm, Engines::ALL);
@@ -47,6 +49,9 @@ pub(super) fn choose<V: Virt, M: HostMemory>(
     if vm.translation.is_by_space() {
         supported = spaces::allowed(vcpu, supported);
     }
+    if vcpu.phase.is_on() {
+        supported = supported.without(Engine::Agile);
+    }
     publish(vcpu, vm, supported);
     let target = vm.translation.target(supported).ok_or_else(|| {
         let what = "this processor cannot run guests in real mode (it has no unrestricted guests); start the guest in \
@@ -54,6 +59,11 @@ pub(super) fn choose<V: Virt, M: HostMemory>(
         died(vcpu, Cause::InvalidState, what.to_string())
     })?;
     Ok((target != vcpu.mmu.engine).then_some(target))
+}
+
+/// Whether it is in a phase of regioning, for which agile paging has no tables, and has not left that yet.
+fn is_kept_from_agile<V: Virt>(vcpu: &Vcpu<V>) -> bool {
+    vcpu.mmu.engine == Engine::Agile && vcpu.phase.is_on()
 }
 
 /// Tells the VM on which engines this VCPU can run now.

@@ -109,7 +109,7 @@ fn adopt<V: Virt, M: HostMemory>(vcpu: &mut Vcpu<V>, vm: &Vm<V::NestedFormat, M>
             vcpu.virt.flush(FlushScope::All);
             if vcpu.mmu.tree != TreeKey::FIRST {
                 if to == Engine::Agile && vcpu.mmu.tree.is_of_phase() {
-                    // There are no phases: it ends before the entry after the next, and changes to the tables of its domain.
+                    // It has no phases: this one ends before the entry after the next, and the VCPU changes to the tables of its domain.
                     vcpu.mmu.tree = TreeKey::FIRST;
                 }
                 select(vcpu, vm);

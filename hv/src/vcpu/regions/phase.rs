@@ -12,7 +12,6 @@ use crate::arch::addr::{Gfn, Gpa, Gva, PAGE_SIZE, is_canonical};
 use crate::arch::state::{Gpr, efer};
 use crate::device::Tsc;
 use crate::paging::MapError;
-use crate::paging::engine::Engine;
 use crate::paging::guest_walk::{PagingState, peek};
 use crate::paging::tree_key::TreeKey;
 use crate::region::partition::Info;
@@ -26,7 +25,7 @@ use crate::vcpu::micro::registers;
 use crate::vcpu::mmu::{follow_changes, set_tree, spaces};
 use crate::vcpu::outcome::Outcome;
 use crate::virt::{FlushScope, Virt};
-use crate::vm::regions::Records;
+use crate::vm::regions::{PHASE, Records};
 use crate::vm::{HostMemory, Vm, work};
 
 /// Pages of the current region that are open at most before pages are opened one by one.
@@ -73,7 +72,7 @@ pub(in crate::vcpu) fn before_entry<V: Virt, M: HostMemory, H: Host>(
     // One that stood ready at the last look has been told of.
     let was_taken = vcpu.phase.interrupts.0 != before.0;
     let event = match () {
-        () if now_ns >= end_ns || vcpu.mmu.engine() == Engine::Agile || !vm.regions.is_wanted() => Event::End,
+        () if now_ns >= end_ns || vcpu.mmu.tree() != PHASE || !vm.regions.is_wanted() => Event::End,
         () if was_taken && !before.1 || is_offered && (was_taken || !before.1) => Event::Interrupt,
         () => return,
     };

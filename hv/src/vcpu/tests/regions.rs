@@ -5,6 +5,8 @@ mod spaces;
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
+use abi::policy::Agile;
+
 use super::*;
 use crate::arch::addr::{Gfn, Gpa, Gva, Hpa, PageSize};
 use crate::arch::state::efer;
@@ -191,13 +193,14 @@ impl Scene {
 
 #[test]
 fn two_regions_of_a_program_are_found_and_mapped_to_two_caches() {
-    for mode in [Mode::Nested, Mode::Shadow] {
+    for mode in [Mode::Nested, Mode::Shadow, Mode::Agile(Agile::default())] {
         regions_are_found_and_mapped(mode);
     }
 }
 
 fn regions_are_found_and_mapped(mode: Mode) {
     let mut scene = Scene::in_mode("unify,q_us=100,least_us=100,most_us=2000,move_us=4", mode);
+    let engine = scene.machine.vcpu.mmu.engine();
     // Each region is one, and they are mapped to different caches. A round in which one of them was not seen for long may take
     // that back until the next.
     let found = |scene: &Scene| REGIONS.map(|first| scene.kinds(first..first + FRAMES));
@@ -219,6 +222,7 @@ fn regions_are_found_and_mapped(mode: Mode) {
         scene.end_phase();
     }
     assert!(are_apart(&scene), "{:?} {:?}", found(&scene), scene.counts());
+    assert_eq!(scene.machine.vcpu.mmu.engine(), engine);
     assert_eq!(scene.kinds(STACK..STACK + 1), [Kind::Global]);
     let counts = scene.counts();
     assert!(counts.rounds >= 4 && counts.spread >= 1 && counts.given_up == 0, "{counts:?}");
@@ -321,8 +325,21 @@ fn an_interrupt_closes_the_current_region() {
 }
 
 #[test]
+fn with_agile_paging_a_phase_is_on_nested_tables() {
+    let mut scene = in_phase_on("unify", Mode::Agile(Agile::default()));
+    let engines = |scene: &Scene| (scene.machine.vcpu.mmu.engine(), scene.machine.vm.translation.in_force());
+    assert_eq!(engines(&scene), (Engine::Nested, Engine::Nested));
+    let Some(Roots::Nested(root)) = scene.machine.vcpu.virt.roots else { panic!("shadow tables") };
+    assert_eq!(root, scene.machine.vm.memory.read().nested.root(PHASE));
+    scene.end_phase();
+    scene.access(STACK);
+    assert_eq!(engines(&scene), (Engine::Agile, Engine::Agile));
+    assert_eq!((scene.has_phase_tables(), scene.counts().rounds), (false, 1));
+}
+
+#[test]
 fn a_phase_ends_with_other_tables_a_reset_or_no_memory() {
-    // Agile paging.
+    // Agile paging, by the operator.
     let mut scene = in_phase("unify");
     let Machine { vm, vcpu, host } = &mut scene.machine;
     switch(vcpu, vm, Engine::Agile, || 0).unwrap();
