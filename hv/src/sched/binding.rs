@@ -5,7 +5,7 @@
 //! the LLC it is stolen like any other. If it is stolen after that, and its memory *draws it back* before it has run for 10 ms, the
 //! theft was in vain: it is bound for twice as long then, up to 160 ms.
 //!
-//! A PCPU of another LLC that has had nothing to run for 10 ms takes a bound VCPU that has waited for 10 ms in all in a window of 40 ms;
+//! A PCPU of another LLC that has had nothing to run for 10 ms takes a bound VCPU that has waited for 10 ms in all of the last 30 to 40;
 //! the VCPU's VM learns of that by [`Scheduler::was_taken`], because the memory would draw the VCPU back at once. One wait of 10 ms would
 //! be too much to ask: PCPUs that take VCPUs which are drawn back keep waits short, and so do servers, which compute for short times.
 
@@ -25,7 +25,16 @@ const BOUND: u64 = 1 << 60;
 const DOUBLED: u32 = 4;
 
 /// In how many times the usual time of staying a VCPU has to have waited for that time to be taken.
-const WINDOW: u64 = 4;
+const WINDOW: usize = 4;
+
+/// How long a VCPU had waited at the last moments that are the usual time of staying apart, the oldest first: with it the window begins.
+/// Where nobody looked for a while, a mark is what it had waited when somebody did.
+#[derive(Debug, Default)]
+pub(super) struct Window {
+    marks: [u64; WINDOW],
+    /// When the newest was due.
+    at: u64,
+}
 
 impl<A> Vcpu<A> {
     /// Whether it was bound to an LLC, and has run there for long enough.
@@ -57,7 +66,7 @@ impl<A> Vcpu<A> {
         self.bound_until = Some(ran.wrapping_add(settle << self.thefts_in_vain));
         self.settled_at = now.saturating_add(BOUND);
         self.binds = false;
-        self.begin_window(settle, now);
+        self.slide_window(settle, now);
     }
 
     /// How long it has waited, up to now.
@@ -66,16 +75,21 @@ impl<A> Vcpu<A> {
         self.stats.waited + waits
     }
 
-    /// Counts how long it waits from now on, if the window is over.
-    fn begin_window(&mut self, settle: u64, now: u64) {
-        if now.saturating_sub(self.window.0) >= WINDOW * settle {
-            self.window = (now, self.has_waited(now));
+    /// Lets what it has waited long ago count no more.
+    fn slide_window(&mut self, settle: u64, now: u64) {
+        let passed = now.saturating_sub(self.window.at).checked_div(settle).unwrap_or(0);
+        if passed > 0 {
+            let waited = self.has_waited(now);
+            let new = WINDOW.min(passed as usize);
+            self.window.marks.rotate_left(new);
+            self.window.marks[WINDOW - new..].fill(waited);
+            self.window.at += passed * settle;
         }
     }
 
     /// How long it has waited in its window.
     fn waited_in_window(&self, now: u64) -> u64 {
-        self.has_waited(now).saturating_sub(self.window.1)
+        self.has_waited(now).saturating_sub(self.window.marks[0])
     }
 }
 
@@ -85,7 +99,7 @@ impl<P: Policy> Queue<P> {
     #[cold]
     pub(super) fn offer_bound(&mut self, to: PcpuSet, settle: u64, now: u64) -> Option<u64> {
         let bound = self.vcpus.iter_mut().flatten().filter(|vcpu| vcpu.is_bound());
-        bound.for_each(|vcpu| vcpu.begin_window(settle, now));
+        bound.for_each(|vcpu| vcpu.slide_window(settle, now));
         let (vcpus, llc) = (&self.vcpus, self.llc);
         let allowed = |vcpu: &Vcpu<P::Account>| {
             let waits_much = vcpu.is_bound() && vcpu.waited_in_window(now) >= settle;

@@ -1,5 +1,6 @@
 //! A VCPU as the scheduler sees it. It belongs to one queue at any time, in whatever state it is, and moves as a whole.
 
+use super::binding::Window;
 use super::heap::before;
 use super::policy::Policy;
 use super::topology::{PcpuId, PcpuSet};
@@ -49,8 +50,8 @@ pub(super) struct Vcpu<A> {
     pub stolen_from: Option<(PcpuSet, u64)>,
     /// How many thefts in a row its memory has undone.
     pub thefts_in_vain: u32,
-    /// While it is bound: since when its waiting is counted, and what [`VcpuStats::waited`] was then.
-    pub window: (u64, u64),
+    /// While it is bound: what it had waited of late.
+    pub window: Window,
     /// It was stolen although it was bound, and its VM has not heard of it.
     pub was_taken: bool,
     pub account: A,
@@ -85,7 +86,7 @@ impl<A: Default> Vcpu<A> {
             bound_until: None,
             stolen_from: None,
             thefts_in_vain: 0,
-            window: (0, 0),
+            window: Window::default(),
             was_taken: false,
             account: A::default(),
             stats: VcpuStats::default(),

@@ -101,6 +101,33 @@ fn what_a_bound_vcpu_has_waited_long_ago_does_not_count() {
     }
 }
 
+/// It sleeps, and waits twice for 6 ms, before and after a look that is 40 ms behind its arrival.
+#[test]
+fn the_time_in_which_waits_are_counted_slides() {
+    let (sched, [pinned, moves], now) = followed();
+    let at = |ms: u64| now + ms * MS;
+    let _kick = sched.pause(pinned, now).unwrap();
+    assert_eq!(turn(&sched, P[0], Why::Preempt, now), Some(moves));
+    assert_eq!(turn(&sched, P[0], Why::Block, at(1)), None);
+    let looks = |ms: u64| turn(&sched, P[2], Why::Preempt, at(ms));
+    for ms in [2, 12, 22, 32] {
+        assert_eq!(looks(ms), None);
+    }
+    let waits = |ms: u64| {
+        let _kick = sched.resume(pinned, at(ms)).unwrap();
+        assert_eq!(turn(&sched, P[0], Why::Preempt, at(ms)), Some(pinned));
+        let _kick = sched.wake(moves, at(ms));
+    };
+    waits(34);
+    let _kick = sched.pause(pinned, at(40)).unwrap();
+    assert_eq!(turn(&sched, P[0], Why::Preempt, at(40)), Some(moves));
+    assert_eq!(turn(&sched, P[0], Why::Block, at(41)), None);
+    assert_eq!(looks(41), None);
+    waits(42);
+    assert_eq!(looks(45), None, "it has waited for 9 ms");
+    assert_eq!(looks(48), Some(moves));
+}
+
 #[test]
 fn a_move_by_hand_is_no_theft() {
     let (sched, [_, moves], now) = followed();
