@@ -184,6 +184,7 @@ impl Micro {
     }
 
     /// What becomes of a VCPU that has touched a region. The region is made global by the caller if that is the answer.
+    #[inline(always)]
     pub fn touch(&mut self, last: &mut LastTouches, touch: &Touch) -> Verdict {
         let place = self.place(touch.rid);
         let mut nothing = Record::default();

@@ -223,6 +223,12 @@ impl Partition {
         if rid.index() < self.regions.len() { self.regions[rid.index()].kind } else { None }
     }
 
+    /// Whose a region is; `None`: there is none with this number.
+    pub fn owner_of(&self, rid: Rid) -> Option<Owner> {
+        self.kind_of(rid)?;
+        Some(self.regions[rid.index()].owner)
+    }
+
     /// What is known of the region that a frame is in; `None`: the frame is no RAM.
     pub fn info_of(&self, gfn: Gfn) -> Option<Info> {
         self.info(self.region_of(gfn).ok()?)

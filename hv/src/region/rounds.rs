@@ -374,11 +374,12 @@ impl Rounds {
         self.regioning.forget(rid);
     }
 
-    /// A VCPU has been moved to another cache by this page. What follows if that happens too often because of it.
+    /// A VCPU has been moved to another cache by this page of this region. What follows if that happens too often because of it.
     #[must_use = "tables must follow the effects"]
-    pub fn moved(&mut self, partition: &mut Partition, gfn: Gfn, now_ns: u64) -> Option<Effects> {
+    #[inline]
+    pub fn moved(&mut self, partition: &mut Partition, rid: Rid, gfn: Gfn, now_ns: u64) -> Option<Effects> {
         let most = self.regioning.params().most_moves;
-        let space = match partition.info_of(gfn).map(|info| info.owner) {
+        let space = match partition.owner_of(rid) {
             Some(Owner::Space(space)) => space,
             _ => Space::VM,
         };

@@ -33,7 +33,7 @@ struct Turn {
 
 impl<P: Policy> Scheduler<P> {
     /// What this PCPU runs now, and until when. `why` says what becomes of what it ran. To be followed by
-    /// [`Scheduler::context_saved`] in any case.
+    /// [`Scheduler::context_saved`] unless the decision is settled.
     ///
     /// # Panics
     /// If there is no such PCPU.
@@ -109,10 +109,6 @@ impl<P: Policy> Scheduler<P> {
     /// If there is no such PCPU.
     pub fn context_saved(&self, pcpu: PcpuId, now: u64) -> Kick {
         let mut queue = self.pcpus[pcpu.index()].queue.lock();
-        if queue.is_settled {
-            queue.is_settled = false;
-            return Kick::NONE;
-        }
         let halts_until = queue.throttled.next();
         let elsewhere = queue.put_away(&self.common, now);
         if now >= queue.settled_at {
@@ -266,7 +262,7 @@ impl<P: Policy> Scheduler<P> {
             }
         }
         // Other PCPUs were faster every time.
-        Decision { run: None, until: turn.now.saturating_add(self.common.min_run) }
+        Decision { run: None, until: turn.now.saturating_add(self.common.min_run), is_settled: false }
     }
 
     /// Makes the PCPU idle; `None` if there is something to run elsewhere after all.

@@ -51,8 +51,7 @@ impl<P: Policy> Scheduler<P> {
 
 impl<P: Policy> Queue<P> {
     /// Whether the VCPU that runs may go on at `to`, where its memory is. Then it is about to leave, with its accounts up to date.
-    #[cold]
-    #[inline(never)]
+    #[inline(always)]
     pub(super) fn lets_go(&mut self, common: &Common<P>, id: VcpuId, to: PcpuId, now: u64) -> bool {
         let (policy, sum, vcpu, vm) = self.parts(common, id);
         let is_sent_elsewhere = vcpu.target.is_some_and(|target| target != to);
@@ -70,7 +69,7 @@ impl<P: Policy> Queue<P> {
     }
 
     /// A VCPU that is in no heap is what the PCPU runs when it has been woken: this makes the decision that it will find.
-    #[cold]
+    #[inline(always)]
     pub(super) fn start(&mut self, common: &Common<P>, id: VcpuId, how: Arrival, now: u64) {
         let (policy, sum, vcpu, vm) = self.parts(common, id);
         policy.enter(sum, &mut vcpu.account, vm, how, now);
@@ -94,7 +93,7 @@ impl<P: Policy> Queue<P> {
         }
         (vcpu.charged, vcpu.since) = (now, now);
         // Nothing has left, and what waits is as published.
-        self.is_settled = !self.looks_round;
-        Some(self.run_one(common, id, now))
+        let is_settled = !self.looks_round;
+        Some(Decision { is_settled, ..self.run_one(common, id, now) })
     }
 }

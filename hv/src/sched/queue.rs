@@ -41,8 +41,6 @@ pub(super) struct Queue<P: Policy> {
     pub idles: (u64, u64),
     /// It has stolen a VCPU or has left idle, and has not yet looked whether more waits for other PCPUs.
     pub looks_round: bool,
-    /// Another PCPU has made its last decision ([`Queue::start`]): there is nothing to be done behind that.
-    pub is_settled: bool,
     /// When the first waiting VCPU that has just crossed LLCs may be stolen across LLCs again; never if `u64::MAX`.
     pub settled_at: u64,
     pub sum: P::Sum,
@@ -63,7 +61,6 @@ impl<P: Policy> Queue<P> {
             idle_since: 0,
             idles: (u64::MAX, 0),
             looks_round: false,
-            is_settled: false,
             settled_at: u64::MAX,
             sum: P::Sum::default(),
             stats: PcpuStats::default(),
@@ -310,7 +307,7 @@ impl<P: Policy> Queue<P> {
             Some(id) => self.run_one(common, id, now),
             None => {
                 self.put_prev(now);
-                Decision { run: None, until: self.throttled.next() }
+                Decision { run: None, until: self.throttled.next(), is_settled: false }
             }
         }
     }
@@ -342,7 +339,7 @@ impl<P: Policy> Queue<P> {
         if self.throttled.next() < until {
             until = until.min(self.throttled.next().max(now.saturating_add(common.min_run)));
         }
-        Decision { run: Some(id), until }
+        Decision { run: Some(id), until, is_settled: false }
     }
 
     /// Takes a waiting VCPU out of the heap, as a rule the first.

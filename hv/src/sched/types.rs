@@ -33,6 +33,9 @@ pub struct Decision {
     pub run: Option<VcpuId>,
     /// When to ask again ([`Why::Preempt`]), in TSC cycles; `u64::MAX`: only when this PCPU is kicked.
     pub until: u64,
+    /// Another PCPU has made it before it woke this one, and there is nothing to be done behind it: no
+    /// [`Scheduler::context_saved`](super::Scheduler::context_saved) is needed.
+    pub is_settled: bool,
 }
 
 /// An interrupt to be sent to a PCPU so that it reschedules, or none. If the PCPU is the caller's own, no interrupt is

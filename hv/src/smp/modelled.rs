@@ -99,6 +99,10 @@ enum State {
 #[derive(Debug)]
 pub struct ModelledClock {
     khz: u64,
+    /// [`NEAR_US`], [`LATE_US`] and [`MEASURE_US`] in cycles.
+    near: u64,
+    late: u64,
+    measured: u64,
     /// Modelled ticks for a host tick, and the reverse, while nothing executes.
     from_host: Ratio,
     to_host: Ratio,
@@ -113,6 +117,28 @@ pub struct ModelledClock {
     parts: Box<[Part]>,
 }
 
+/// The clock as one PCPU reads it.
+#[derive(Clone, Copy, Debug)]
+pub struct PcpuClock<'a> {
+    clock: &'a ModelledClock,
+    part: &'a Part,
+}
+
+impl PcpuClock<'_> {
+    /// As [`ModelledClock::now`], by the PCPU itself.
+    #[inline]
+    pub fn now(&self, at: Reading) -> u64 {
+        self.clock.now_by(self.part, at)
+    }
+
+    /// For when to arm the host's timer, in its TSC, so that it interrupts about when the time is `deadline`; rather early than
+    /// late, and then it is to be armed again. `is_halted`: this PCPU will be halted meanwhile.
+    #[inline]
+    pub fn host_deadline(&self, at: Reading, deadline: u64, is_halted: bool) -> u64 {
+        self.clock.host_deadline(self.part, at, deadline, is_halted)
+    }
+}
+
 impl ModelledClock {
     /// A clock for `pcpus` processors of `khz` by the model, on a host whose TSC has `host_khz`. Its time begins at the host's
     /// TSC, `now`. No PCPU is busy; each calls [`ModelledClock::resume`] when it begins.
@@ -122,6 +148,9 @@ impl ModelledClock {
             |_| Part { rate: AtomicU64::new(to_host.0), least: AtomicU64::new(u64::MAX), ..Part::default() };
         ModelledClock {
             khz,
+            near: khz * NEAR_US / 1000,
+            late: khz * LATE_US / 1000,
+            measured: khz * MEASURE_US / 1000,
             from_host: Ratio::new(khz, host_khz),
             to_host,
             latest: AtomicU64::new(now),
@@ -145,9 +174,22 @@ impl ModelledClock {
     /// The time, read on PCPU `pcpu`, which executes this. Never before what any PCPU has read.
     #[inline]
     pub fn now(&self, pcpu: usize, at: Reading) -> u64 {
-        let Some(part) = self.parts.get(pcpu).filter(|_| !self.is_plain.load(Ordering::Acquire)) else {
+        match self.parts.get(pcpu) {
+            Some(part) => self.now_by(part, at),
+            None => self.plain(at.tsc),
+        }
+    }
+
+    /// The clock as PCPU `pcpu` reads it, if it has that many.
+    pub fn of(&self, pcpu: usize) -> Option<PcpuClock<'_>> {
+        Some(PcpuClock { clock: self, part: self.parts.get(pcpu)? })
+    }
+
+    #[inline]
+    fn now_by(&self, part: &Part, at: Reading) -> u64 {
+        if self.is_plain.load(Ordering::Acquire) {
             return self.plain(at.tsc);
-        };
+        }
         // The PCPU has executed instructions since, each of which takes a cycle: a counter that works has moved.
         if part.last.load(Ordering::Relaxed) == at.cycles {
             return self.silent(part, at);
@@ -266,25 +308,17 @@ impl ModelledClock {
         }
     }
 
-    /// For when to arm the host's timer, in its TSC, so that it interrupts about when the time is `deadline`; rather early than
-    /// late, and then it is to be armed again. `is_halted`: this PCPU will be halted meanwhile.
-    pub fn host_deadline(&self, pcpu: usize, at: Reading, deadline: u64, is_halted: bool) -> u64 {
-        let now = self.now(pcpu, at);
+    #[inline]
+    fn host_deadline(&self, part: &Part, at: Reading, deadline: u64, is_halted: bool) -> u64 {
+        let now = self.now_by(part, at);
         let left = deadline.saturating_sub(now);
-        let Some(part) = self.parts.get(pcpu).filter(|_| !self.is_plain.load(Ordering::Relaxed)) else {
-            return at.tsc.saturating_add(self.to_host.of(left));
-        };
-        if is_halted {
+        if is_halted || self.is_plain.load(Ordering::Relaxed) {
             return at.tsc.saturating_add(self.to_host.of(left));
         }
         let (rate, least) = self.measure(part, now, at.tsc);
-        let most = least.of(left.saturating_add(self.cycles(LATE_US)));
-        let left = if left > self.cycles(NEAR_US) { left - left / 8 } else { left };
+        let most = least.of(left.saturating_add(self.late));
+        let left = if left > self.near { left - left / 8 } else { left };
         at.tsc.saturating_add(rate.of(left).min(most).max(1))
-    }
-
-    const fn cycles(&self, us: u64) -> u64 {
-        self.khz * us / 1000
     }
 
     /// Host ticks for a modelled cycle: half of what was known, and half of what has been since they were measured last; and the
@@ -294,7 +328,7 @@ impl ModelledClock {
             (part.rate_from.load(Ordering::Relaxed), part.rate_from_tsc.load(Ordering::Relaxed));
         let (cycles, ticks) = (now.saturating_sub(last), tsc.saturating_sub(last_tsc));
         let (mut rate, mut least) = (part.rate.load(Ordering::Relaxed), part.least.load(Ordering::Relaxed));
-        let is_new = last_tsc == 0 || cycles >= self.cycles(MEASURE_US);
+        let is_new = last_tsc == 0 || cycles >= self.measured;
         if is_new && last_tsc != 0 && ticks > 0 {
             // The bounds keep a timer alive whatever happened meanwhile.
             let (slowest, fastest) =

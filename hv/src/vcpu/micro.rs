@@ -122,7 +122,8 @@ pub(super) fn closed<V: Virt, M: HostMemory, H: Host>(
         match records.micro.touch(&mut vcpu.moves.last, &touch) {
             Verdict::Move => {
                 let Records { guest, rounds, .. } = &mut *records;
-                let excluded = rounds.as_mut().and_then(|all| all.moved(guest.partition_mut(), frame, now));
+                let excluded =
+                    rounds.as_mut().and_then(|all| all.moved(guest.partition_mut(), rid, frame, now));
                 if let Some(effects) = excluded {
                     log::debug!("{}: frame {:#x} becomes global: it moves VCPUs too often", vm.name, frame.0);
                     let changes = vm.follow_effects(vcpu.id, &mut vcpu.work, records, &[effects]);

@@ -104,6 +104,8 @@ pub struct Vcpu<V: Virt> {
     pub ran: u64,
     /// Host TSC at that begin.
     pub turn_began: u64,
+    /// Host TSC at the end of the last exit that ended its turn.
+    pub last_exit_ended: u64,
     /// How often it left the PCPU to others because it spun.
     pub yields: u64,
     /// Host TSC at which the PCPU's timer is armed, `u64::MAX` if it is not.
@@ -155,6 +157,7 @@ impl<V: Virt> Vcpu<V> {
             counts: VcpuCounts::default(),
             ran: 0,
             turn_began: 0,
+            last_exit_ended: 0,
             yields: 0,
             armed: u64::MAX,
             interrupted_at: u64::MAX,

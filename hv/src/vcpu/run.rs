@@ -121,8 +121,10 @@ fn turn<V: Virt, M: HostMemory, H: Host, const TRACED: bool>(
         if TRACED {
             trace_exit(vcpu, host, kind, begin as u32, rip);
         }
-        vcpu.exits.add(kind, host.tsc().wrapping_sub(begin));
+        let now = host.tsc();
+        vcpu.exits.add(kind, now.wrapping_sub(begin));
         if let Some(end) = end {
+            vcpu.last_exit_ended = now;
             vcpu.virt.load_host_state(cpu);
             return end;
         }

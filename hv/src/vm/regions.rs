@@ -138,27 +138,32 @@ impl Regions {
     ///
     /// # Errors
     /// The host has no memory for them.
+    #[inline]
     pub fn records<'a>(
         &self,
         slot: &'a mut Option<Box<Records>>,
         layout: MemoryLayout,
     ) -> Result<&'a mut Records, OutOfMemory> {
         if slot.is_none() {
-            let frames = layout
-                .ram()
-                .into_iter()
-                .map(|ram| Gfn(ram.start.0 >> PAGE_SHIFT)..Gfn(ram.end.0 >> PAGE_SHIFT));
-            let mut guest = GuestRegions::new(frames)?;
-            guest.tell(self.objects.get().cloned());
-            *slot = Some(Box::new(Records {
-                guest,
-                micro: Micro::default(),
-                rounds: None,
-                scans: Scans::default(),
-                snapshot_due_ns: 0,
-            }));
+            *slot = Some(self.make_records(layout)?);
         }
         slot.as_deref_mut().ok_or(OutOfMemory)
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn make_records(&self, layout: MemoryLayout) -> Result<Box<Records>, OutOfMemory> {
+        let frames =
+            layout.ram().into_iter().map(|ram| Gfn(ram.start.0 >> PAGE_SHIFT)..Gfn(ram.end.0 >> PAGE_SHIFT));
+        let mut guest = GuestRegions::new(frames)?;
+        guest.tell(self.objects.get().cloned());
+        Ok(Box::new(Records {
+            guest,
+            micro: Micro::default(),
+            rounds: None,
+            scans: Scans::default(),
+            snapshot_due_ns: 0,
+        }))
     }
 
     /// Whether VCPUs run on the tables of their cache domains.

@@ -14,13 +14,37 @@ use crate::boot::host::Host;
 use crate::boot::percpu;
 use crate::hw::cpu;
 use crate::hw::pmu::lab::Lab;
-use crate::smp::modelled::{ModelledClock, Reading};
+use crate::smp::modelled::{ModelledClock, PcpuClock, Reading};
 
 /// The clock of a lab machine, and what it reads.
 pub struct LabTime {
     clock: ModelledClock,
     /// By the indices of the PCPUs.
     counters: Vec<Lab>,
+}
+
+/// The same for one PCPU, which reads it often.
+pub struct PcpuTime {
+    clock: PcpuClock<'static>,
+    counters: &'static Lab,
+}
+
+impl PcpuTime {
+    /// The time. The PCPU itself executes this.
+    #[inline]
+    pub fn now(&self) -> u64 {
+        self.clock.now(self.read())
+    }
+
+    /// The host's TSC for a timer of the PCPU, which executes this: [`PcpuClock::host_deadline`].
+    pub fn host_deadline(&self, deadline: u64, is_halted: bool) -> u64 {
+        self.clock.host_deadline(self.read(), deadline, is_halted)
+    }
+
+    #[inline]
+    fn read(&self) -> Reading {
+        Reading { cycles: self.counters.cycles(), tsc: cpu::rdtsc_unordered() }
+    }
 }
 
 impl LabTime {
@@ -62,6 +86,12 @@ impl LabTime {
         self.clock.khz()
     }
 
+    /// The clock as PCPU `pcpu` reads it; each has counters.
+    pub fn of(&'static self, pcpu: u32) -> Option<PcpuTime> {
+        let counters = self.counters.get(pcpu as usize)?;
+        Some(PcpuTime { clock: self.clock.of(pcpu as usize)?, counters })
+    }
+
     #[inline]
     fn read(&self, pcpu: u32) -> Reading {
         // A PCPU without counters would show a counter that does not move, and the clock knows what to do then.
@@ -93,11 +123,6 @@ impl LabTime {
     /// PCPU `pcpu`, which executes this, was halted, or begins to run guests.
     pub fn resume(&self, pcpu: u32) {
         self.clock.resume(pcpu as usize, self.read(pcpu));
-    }
-
-    /// The host's TSC for a timer of PCPU `pcpu`, which executes this: [`ModelledClock::host_deadline`].
-    pub fn host_deadline(&self, pcpu: u32, deadline: u64, is_halted: bool) -> u64 {
-        self.clock.host_deadline(pcpu as usize, self.read(pcpu), deadline, is_halted)
     }
 
     /// Says once if a counter has stopped.

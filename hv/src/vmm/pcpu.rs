@@ -4,6 +4,7 @@ mod counting;
 mod sleepers;
 
 use alloc::vec::Vec;
+use core::array;
 use core::sync::atomic::Ordering;
 
 use ::records::trace::{Event, What};
@@ -11,7 +12,7 @@ use ::records::trace::{Event, What};
 use self::counting::MoveCounts;
 use super::backend::Backend;
 use super::console::Written;
-use super::lab_time::LabTime;
+use super::lab_time::{LabTime, PcpuTime};
 use super::machine::Machine;
 use super::{counters, domains, telemetry};
 use crate::arch;
@@ -23,8 +24,9 @@ use crate::device::virtio::switch::Woken;
 use crate::hw::context::Context;
 use crate::hw::pmu::{Counters, Pmu as _, StallDetector};
 use crate::hw::{cpu, fpu, msr, speculation};
+use crate::paging::tree_key::TreeKey;
 use crate::sched::VcpuId;
-use crate::sched::topology::PcpuId;
+use crate::sched::topology::{PcpuId, PcpuSet};
 use crate::vcpu::host::Host;
 use crate::virt::speculation::{Load, Measures, Turn};
 use crate::vm::mailbox::Mailbox;
@@ -35,8 +37,12 @@ pub struct Pcpu<B: Backend, const LAB: bool> {
     pub(super) machine: &'static Machine<B>,
     pub(super) cpu: &'static PerCpu,
     id: PcpuId,
+    /// Modelled time, if it follows that.
+    time: Option<PcpuTime>,
     /// Its cache domain, as VMs count them.
     domain: u8,
+    /// The PCPUs of each cache domain.
+    domains: [PcpuSet; TreeKey::DOMAINS as usize],
     runs_guests: bool,
     /// The guest whose VCPU it runs.
     guest: u32,
@@ -71,7 +77,9 @@ impl<B: Backend, const LAB: bool> Pcpu<B, LAB> {
             machine,
             cpu,
             id,
+            time: machine.lab_time.as_ref().filter(|_| LAB).and_then(|time| time.of(cpu.index)),
             domain: domains::domain_of(machine.sched.topology(), id),
+            domains: array::from_fn(|domain| domains::pcpus_of(machine.sched.topology(), domain as u8)),
             runs_guests: machine.sched.topology().location(id).is_some(),
             guest: 0,
             until: 0,
@@ -103,7 +111,7 @@ impl<B: Backend, const LAB: bool> Pcpu<B, LAB> {
 
     /// A turn begins: with a VCPU of this guest, until then. It will look into its mailbox first.
     pub fn begin(&mut self, guest: Option<u32>, until: u64) {
-        smp::answer_here();
+        smp::answer_idle(self.cpu);
         if let Some(time) = self.lab_time() {
             time.check(self.cpu.index);
         }
@@ -124,6 +132,12 @@ impl<B: Backend, const LAB: bool> Pcpu<B, LAB> {
         if LAB { self.machine.lab_time.as_ref() } else { None }
     }
 
+    /// The same, to read the time.
+    #[inline(always)]
+    fn pcpu_time(&self) -> Option<&PcpuTime> {
+        if LAB { self.time.as_ref() } else { None }
+    }
+
     /// Arms the timer for this or what else is due earlier; when that is. `is_halted`: the PCPU will be halted meanwhile.
     #[inline]
     pub(super) fn arm(&mut self, deadline: u64, is_halted: bool) -> u64 {
@@ -134,10 +148,10 @@ impl<B: Backend, const LAB: bool> Pcpu<B, LAB> {
         if (LAB || next != self.armed) && next != u64::MAX {
             self.armed = next;
             let timer = &self.machine.host.timer;
-            match self.lab_time() {
+            match self.pcpu_time() {
                 None => timer.arm(next, self.tsc()),
                 Some(time) => {
-                    let at = time.host_deadline(self.cpu.index, next, is_halted);
+                    let at = time.host_deadline(next, is_halted);
                     timer.arm(at, cpu::rdtsc_unordered());
                 }
             }
@@ -163,7 +177,7 @@ impl<B: Backend, const LAB: bool> Pcpu<B, LAB> {
 
     fn wake_vcpu(&self, mailbox: &Mailbox) {
         let handle = VcpuId(mailbox.handle() as u16);
-        let now = self.lab_time().map_or_else(cpu::rdtsc, |time| time.now(self.cpu.index));
+        let now = self.pcpu_time().map_or_else(cpu::rdtsc, PcpuTime::now);
         self.machine.send(self.machine.sched.wake(handle, now));
     }
 
@@ -202,12 +216,12 @@ impl<B: Backend, const LAB: bool> Host for Pcpu<B, LAB> {
 
     #[inline(always)]
     fn tsc(&self) -> u64 {
-        self.lab_time().map_or_else(cpu::rdtsc_unordered, |time| time.now(self.cpu.index))
+        self.pcpu_time().map_or_else(cpu::rdtsc_unordered, PcpuTime::now)
     }
 
     #[inline(always)]
     fn tsc_low(&self) -> u32 {
-        self.lab_time().map_or_else(cpu::rdtsc_low, |time| time.now(self.cpu.index) as u32)
+        self.pcpu_time().map_or_else(cpu::rdtsc_low, |time| time.now() as u32)
     }
 
     fn entering(&mut self) {
@@ -316,9 +330,8 @@ impl<B: Backend, const LAB: bool> Host for Pcpu<B, LAB> {
     }
 
     fn place_in(&mut self, mailbox: &Mailbox, domain: u8) -> Option<u8> {
-        let sched = &self.machine.sched;
-        let pcpus = domains::pcpus_of(sched.topology(), domain);
-        sched.place_in(VcpuId(mailbox.handle() as u16), pcpus).map(|pcpu| pcpu.0)
+        let pcpus = *self.domains.get(usize::from(domain))?;
+        self.machine.sched.place_in(VcpuId(mailbox.handle() as u16), pcpus).map(|pcpu| pcpu.0)
     }
 
     fn was_taken(&mut self, mailbox: &Mailbox) -> bool {

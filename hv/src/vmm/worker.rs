@@ -88,7 +88,8 @@ impl<B: Backend, const LAB: bool> Worker<B, LAB> {
         let now = self.pcpu.tsc();
         let why = core::mem::replace(&mut self.why, Why::Preempt);
         let decision = self.machine.sched.schedule(self.pcpu.id(), why, now);
-        let decided = self.pcpu.tsc();
+        // One that another PCPU has made has taken no time of this one.
+        let decided = if decision.is_settled { now } else { self.pcpu.tsc() };
         // The scheduler's own time is not the VCPU's.
         if let Some(loaded) = &mut self.loaded {
             loaded.taken.vcpu.end_turn(now);
@@ -102,7 +103,9 @@ impl<B: Backend, const LAB: bool> Worker<B, LAB> {
             }
         }
         // Until here no other PCPU may take the VCPU that left: its registers were in this one.
-        self.machine.send(self.machine.sched.context_saved(self.pcpu.id(), now));
+        if !decision.is_settled {
+            self.machine.send(self.machine.sched.context_saved(self.pcpu.id(), now));
+        }
         if let Some(guest) = &left {
             self.count_leaving(guest);
         }
@@ -175,8 +178,8 @@ impl<B: Backend, const LAB: bool> Worker<B, LAB> {
     #[cold]
     #[inline(never)]
     fn hand_over(&mut self, to: PcpuId) -> Why {
-        let now = self.pcpu.tsc();
         let Some(loaded) = &mut self.loaded else { return Why::Preempt };
+        let now = loaded.taken.vcpu.last_exit_ended;
         loaded.taken.vcpu.end_turn(now);
         // If it stays, its turn is ended once more.
         loaded.taken.vcpu.turn_began = now;

@@ -5,7 +5,7 @@ use loom::sync::Arc;
 use loom::thread;
 use sched_loom::sched::policy::Policy;
 use sched_loom::sched::topology::{PcpuId, PcpuSet, Topology};
-use sched_loom::sched::{Config, Credit, Kick, Scheduler, State, VcpuId, VmId, Why};
+use sched_loom::sched::{Config, Credit, Decision, Kick, Scheduler, State, VcpuId, VmId, Why};
 
 const P0: PcpuId = PcpuId(0);
 const P1: PcpuId = PcpuId(1);
@@ -17,8 +17,8 @@ type Sched<P> = Arc<Scheduler<P>>;
 
 /// A turn of a PCPU's run loop.
 fn turn<P: Policy>(sched: &Scheduler<P>, pcpu: PcpuId, why: Why, now: u64) -> (Option<VcpuId>, Kick) {
-    let run = sched.schedule(pcpu, why, now).run;
-    (run, sched.context_saved(pcpu, now))
+    let Decision { run, is_settled, .. } = sched.schedule(pcpu, why, now);
+    (run, if is_settled { Kick::NONE } else { sched.context_saved(pcpu, now) })
 }
 
 /// Two PCPUs that share an LLC, and N blocked VCPUs of one VM that may run.

@@ -155,6 +155,7 @@ impl Pmu for Lab {
         BothSides { guest, host: Lab::counts(&host, models) }
     }
 
+    #[inline(always)]
     fn host_instructions(&mut self) -> Option<u64> {
         // SAFETY: as in `read`.
         unsafe {

@@ -94,6 +94,7 @@ impl<M: Msrs> Pmu for Counters<M> {
         }
     }
 
+    #[inline(always)]
     fn host_instructions(&mut self) -> Option<u64> {
         match self {
             Counters::None => None,

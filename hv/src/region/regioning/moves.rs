@@ -28,6 +28,7 @@ impl Moves {
     /// A VCPU was moved to another cache because it touched this page. If it is one too many in this window (more than `most`), the page
     /// becomes global, and these are the effects.
     #[must_use = "tables must follow the effects"]
+    #[inline]
     pub fn moved(&mut self, gfn: Gfn, now_ns: u64, most: u32, partition: &mut Partition) -> Option<Effects> {
         self.moves += 1;
         if now_ns >= self.until_ns {

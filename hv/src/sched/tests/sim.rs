@@ -325,8 +325,10 @@ impl<P: Policy> Sim<P> {
                 }
             }
         }
-        let kick = self.sched.context_saved(PcpuId(pcpu as u8), now);
-        self.deliver(kick);
+        if !decision.is_settled {
+            let kick = self.sched.context_saved(PcpuId(pcpu as u8), now);
+            self.deliver(kick);
+        }
         if until != u64::MAX {
             self.at(until, Event::Timer(pcpu, epoch));
         }
