@@ -42,7 +42,7 @@ pub const START: u64 = 5_000_000_000;
 pub struct Memory {
     /// Frames of all tables, the retired ones too.
     pub tables: Rc<Arena>,
-    bytes: Rc<VecHost>,
+    pub bytes: Rc<VecHost>,
 }
 
 impl TableMemory for Memory {

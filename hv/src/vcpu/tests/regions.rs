@@ -1,5 +1,6 @@
 //! Regions that are found and mapped to caches by themselves: a program on a modelled processor, whose faults the run loop gets.
 
+mod several;
 mod spaces;
 
 use std::collections::BTreeSet;
@@ -63,8 +64,13 @@ struct Scene {
 impl Scene {
     /// Two cache domains of 64 frames each; a guest at CPL 3.
     fn new(policy: &str) -> Scene {
-        let regions = format!("regions = \"{policy},cache_kib=256,period_ms=20,phase_ms=4\"\n");
-        let mut machine = Machine::with(if policy.is_empty() { "" } else { &regions }, &[]);
+        Scene::with(policy, "")
+    }
+
+    /// The same with more lines in the VM's configuration.
+    fn with(policy: &str, more: &str) -> Scene {
+        let regions = format!("{more}regions = \"{policy},cache_kib=256,period_ms=20,phase_ms=4\"\n");
+        let mut machine = Machine::with(if policy.is_empty() { more } else { &regions }, &[]);
         machine.vm.regions.set_domains(2);
         machine.vm.regions.set_place(At { caches: Arc::new(Caches::new([1000, 1000])), vm: 0, weight: 256 });
         machine.host.allowed = 3;
@@ -117,17 +123,23 @@ impl Scene {
 
     /// The program accesses a frame.
     fn access(&mut self, frame: u64) {
+        let _its_place = self.reach(frame);
+    }
+
+    /// The same; it is led to this memory of the host's.
+    fn reach(&mut self, frame: u64) -> Hpa {
         let gpa = Gpa(frame << 12);
-        for attempt in 0.. {
-            assert!(attempt < 100, "frame {frame:#x} faults for ever");
+        let mut attempts = 0..100;
+        let place = loop {
+            assert!(attempts.next().is_some(), "frame {frame:#x} faults for ever");
             if self.machine.host.cpu.tsc.get() >= self.machine.vcpu.due {
                 self.exit(None);
             }
             let Machine { vm, vcpu, .. } = &self.machine;
             let tables = vm.memory.read().host.clone();
             let mut nested =
-                |root: Hpa| self.processor.access(&tables, root.frame(), gpa, Access::WRITE).is_ok();
-            let is_done = match vcpu.virt.roots {
+                |root: Hpa| self.processor.access(&tables, root.frame(), gpa, Access::WRITE).ok();
+            let place = match vcpu.virt.roots {
                 Some(Roots::Nested(root)) => nested(root),
                 None => nested(vm.memory.read().nested.root(TreeKey::FIRST)),
                 Some(Roots::Shadow(root)) => {
@@ -135,19 +147,20 @@ impl Scene {
                     let root = Root { frame: root.frame(), long };
                     let registers = Registers { smep: false, smap: false, ac: false };
                     let (gva, access) = (Gva(gpa.0), Access { user: true, ..Access::WRITE });
-                    self.shadow_processor.access(&tables, root, registers, gva, access).is_ok()
+                    self.shadow_processor.access(&tables, root, registers, gva, access).ok()
                 }
             };
-            if is_done {
-                break;
+            if let Some(place) = place {
+                break place;
             }
             self.exit(Some(gpa));
-        }
+        };
         // The instruction has completed.
         let rax = self.machine.vcpu.virt.gpr(Gpr::Rax);
         self.machine.vcpu.virt.set_gpr(Gpr::Rax, rax + 1);
         let tsc = &self.machine.host.cpu.tsc;
         tsc.set(tsc.get() + ACCESS);
+        place
     }
 
     /// Visits of `visit` accesses each, in a loop over each region by turns, with one to the stack at each begin.
