@@ -23,7 +23,7 @@ use alloc::vec::Vec;
 use core::ops::Range;
 
 pub use self::scan::{AccessSource, Asked, Scan};
-use super::{Rid, SPACES, Space};
+use super::{Rid, Space};
 use crate::arch::addr::Gfn;
 use crate::mem::pieces::{OutOfMemory, Pieces};
 
@@ -80,11 +80,11 @@ pub struct Histories {
 
 impl Histories {
     /// Empty histories of the frames of `ram` (disjoint, sorted by address), all of which are [`Space::VM`]'s, and of `regions`
-    /// regions. They are in no sample until [`moved`](Self::moved) tells of them or [`take_pool`](Self::take_pool) is called.
+    /// regions and `spaces` address spaces. They are in no sample until [`moved`](Self::moved) tells of them or [`take_pool`](Self::take_pool) is called.
     ///
     /// # Errors
     /// No memory.
-    pub fn new(ram: &[Range<Gfn>], regions: usize) -> Result<Histories, OutOfMemory> {
+    pub fn new(ram: &[Range<Gfn>], regions: usize, spaces: usize) -> Result<Histories, OutOfMemory> {
         let mut runs: Vec<Run> = Vec::new();
         runs.try_reserve_exact(ram.len()).map_err(|_| OutOfMemory)?;
         let mut places = 0;
@@ -99,14 +99,14 @@ impl Histories {
         }
         let stride = places.div_ceil(64);
         let mut ticks = Vec::new();
-        ticks.try_reserve_exact(SPACES.into()).map_err(|_| OutOfMemory)?;
-        ticks.resize(SPACES.into(), Ticks { due_ns: SAMPLE_NS, ..Ticks::default() });
+        ticks.try_reserve_exact(spaces).map_err(|_| OutOfMemory)?;
+        ticks.resize(spaces, Ticks { due_ns: SAMPLE_NS, ..Ticks::default() });
         Ok(Histories {
             runs,
             planes: Pieces::new(places, || [0; SAMPLES])?,
             ones: Pieces::new(places, || [0; GROUP as usize])?,
             spaces: Pieces::new(places, || [0; GROUP as usize])?,
-            present: Pieces::new(stride * usize::from(SPACES), || 0)?,
+            present: Pieces::new(stride * spaces, || 0)?,
             stride,
             histograms: Pieces::new(regions, || [0; SAMPLES])?,
             ticks,
@@ -127,12 +127,12 @@ impl Histories {
         *ticks = Ticks { plane: ticks.plane, next: None, due_ns: SAMPLE_NS };
     }
 
-    /// Bytes of host memory for this many frames and regions, without the tables of pieces (a 512th of it).
-    pub const fn bytes_for(frames: usize, regions: usize) -> usize {
+    /// Bytes of host memory for this many frames, regions and address spaces, without the tables of pieces (a 512th of it).
+    pub const fn bytes_for(frames: usize, regions: usize, spaces: usize) -> usize {
         let groups = frames.div_ceil(GROUP as usize);
         let pieces = Pieces::<[u64; SAMPLES]>::frames(groups)
             + 2 * Pieces::<[u8; GROUP as usize]>::frames(groups)
-            + Pieces::<u64>::frames(groups.div_ceil(64) * SPACES as usize)
+            + Pieces::<u64>::frames(groups.div_ceil(64) * spaces)
             + Pieces::<Histogram>::frames(regions);
         pieces * crate::arch::addr::PAGE_SIZE as usize
     }

@@ -35,8 +35,13 @@ use super::{Domains, Effect, Effects, Kind, Owner, Refused, Rid, SPACES, Space, 
 use crate::arch::addr::Gfn;
 use crate::mem::pieces::{OutOfMemory, Pieces};
 
-/// Frames for a region's record. A full table refuses splits; frames then stay in their seed region.
+/// Frames for a region's record; from this many records on those in fixed places are among them. A full table refuses splits; frames
+/// then stay in their seed region.
 const FRAMES_FOR_REGION: usize = 16;
+const FEW_REGIONS: usize = 512;
+/// Frames for a number of an address space, and numbers at least.
+const FRAMES_FOR_SPACE: usize = 512;
+const LEAST_SPACES: usize = 32;
 /// Frames for a record of a further address space that maps a frame. Beyond, only the number of entries is known.
 const FRAMES_FOR_NODE: usize = 8;
 /// Records of either kind at least, and regions at most.
@@ -92,8 +97,9 @@ impl Partition {
         let count = u32::try_from(count).ok().filter(|count| *count != NIL).ok_or(OutOfMemory)? as usize;
         let (regions, nodes) = Partition::records_for(count);
         let mut spaces = Vec::new();
-        spaces.try_reserve_exact(SPACES.into()).map_err(|_| OutOfMemory)?;
-        spaces.resize(SPACES.into(), None);
+        let numbers = Partition::spaces_for(count);
+        spaces.try_reserve_exact(numbers).map_err(|_| OutOfMemory)?;
+        spaces.resize(numbers, None);
         spaces[0] = Some(0);
         let mut partition = Partition {
             ram: ranges,
@@ -113,11 +119,26 @@ impl Partition {
 
     /// Records of regions and of further address spaces, for `frames` frames.
     const fn records_for(frames: usize) -> (usize, usize) {
-        let regions = frames / FRAMES_FOR_REGION;
+        let all = frames / FRAMES_FOR_REGION;
+        let most =
+            if all > FEW_REGIONS + Rid::FIRST as usize { all - Rid::FIRST as usize } else { FEW_REGIONS };
+        let regions = if all < most { all } else { most };
         let regions = if regions < LEAST { LEAST } else { regions };
         let regions = if regions > MOST_REGIONS { MOST_REGIONS } else { regions };
         let nodes = if frames / FRAMES_FOR_NODE < LEAST { LEAST } else { frames / FRAMES_FOR_NODE };
         (Rid::FIRST as usize + regions, nodes)
+    }
+
+    /// Numbers of address spaces for `frames` frames, [`SPACES`] at most.
+    pub const fn spaces_for(frames: usize) -> usize {
+        let spaces = frames / FRAMES_FOR_SPACE;
+        let spaces = if spaces < LEAST_SPACES { LEAST_SPACES } else { spaces };
+        if spaces > SPACES as usize { SPACES as usize } else { spaces }
+    }
+
+    /// How many numbers there are for address spaces, that of [`Space::VM`] among them.
+    pub fn space_records(&self) -> usize {
+        self.spaces.len()
     }
 
     /// Records of regions for `frames` frames.

@@ -47,7 +47,7 @@ pub use self::steady::{Outcome, Steady};
 pub use self::turn::Turn;
 pub use self::worth::{Verdict, Worth};
 use super::partition::Partition;
-use super::{Effects, Rid, SPACES, Space};
+use super::{Effects, Rid, Space};
 use crate::arch::addr::{Gfn, Gva};
 use crate::mem::pieces::{OutOfMemory, Pieces};
 
@@ -227,8 +227,8 @@ impl Regioning {
     /// No memory.
     pub fn new(params: Params, partition: &Partition) -> Result<Regioning, OutOfMemory> {
         let mut spaces = Vec::new();
-        spaces.try_reserve_exact(SPACES.into()).map_err(|_| OutOfMemory)?;
-        spaces.resize(SPACES.into(), OfSpace::default());
+        spaces.try_reserve_exact(partition.space_records()).map_err(|_| OutOfMemory)?;
+        spaces.resize(partition.space_records(), OfSpace::default());
         let params = Params { phase_ns: params.phase_ns.min(1_000_000_000), ..params };
         Ok(Regioning {
             params,
@@ -238,10 +238,10 @@ impl Regioning {
         })
     }
 
-    /// Bytes of host memory for records of this many regions, without the tables of pieces.
-    pub const fn bytes_for(regions: usize) -> usize {
+    /// Bytes of host memory for records of this many regions and address spaces, without the tables of pieces.
+    pub const fn bytes_for(regions: usize, spaces: usize) -> usize {
         Pieces::<Seen>::frames(regions) * crate::arch::addr::PAGE_SIZE as usize
-            + SPACES as usize * size_of::<OfSpace>()
+            + spaces * size_of::<OfSpace>()
     }
 
     /// The answer to what a VCPU did in an address space, at this virtual time of its own there.

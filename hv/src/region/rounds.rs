@@ -29,7 +29,7 @@ use super::history::Scan;
 use super::partition::Partition;
 use super::regioning::{Answer, Change, Event, Params, Regioning, Round, Touch};
 use super::spaces::{self, SpaceSet, Spaces};
-use super::{Effects, Owner, Rid, SPACES, Space};
+use super::{Effects, Owner, Rid, Space};
 use crate::arch::addr::Gfn;
 use crate::mem::pieces::OutOfMemory;
 
@@ -151,7 +151,7 @@ impl Rounds {
         let mut rounds = Rounds {
             settings,
             regioning: regioning(&settings, partition)?,
-            spaces: Spaces::new()?,
+            spaces: Spaces::new(partition.space_records())?,
             phase: None,
             finished: SpaceSet::default(),
             least_change: 0,
@@ -164,7 +164,8 @@ impl Rounds {
 
     /// Bytes of host memory for a VM of this many frames, beside those of its partition and its histories.
     pub const fn bytes_for(frames: usize) -> usize {
-        Regioning::bytes_for(Partition::regions_for(frames)) + Spaces::BYTES
+        let spaces = Partition::spaces_for(frames);
+        Regioning::bytes_for(Partition::regions_for(frames), spaces) + Spaces::bytes_for(spaces)
     }
 
     /// Has regions found in another way. Those that there are stay; a phase that is running is over.
@@ -190,8 +191,8 @@ impl Rounds {
         match self.settings.spaces {
             abi::regions::Spaces::Cr3 => self.spaces.end(Space::VM),
             abi::regions::Spaces::Vm => {
-                for number in 1..SPACES {
-                    self.spaces.end(Space(number));
+                for space in self.spaces.numbers().filter(|space| *space != Space::VM) {
+                    self.spaces.end(space);
                 }
             }
         }

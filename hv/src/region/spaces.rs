@@ -15,7 +15,7 @@
 //! is another address space, which takes the frames that it touches ([`Spaces::is_gone`]).
 //!
 //! What must hold: a guest that makes address spaces without end costs no more than the touches by which it shows them. At most
-//! [`SPACES`] - 1 have numbers; the others count as [`Space::VM`].
+//! [`SPACES`] - 1 have numbers, and fewer in small VMs; the others count as [`Space::VM`].
 
 use alloc::vec::Vec;
 
@@ -138,27 +138,34 @@ pub struct Spaces {
 }
 
 impl Spaces {
-    /// Bytes of host memory that they take.
-    pub const BYTES: usize = SPACES as usize * (size_of::<Slot>() + size_of::<u64>());
+    /// Bytes of host memory that so many take.
+    pub const fn bytes_for(spaces: usize) -> usize {
+        spaces * (size_of::<Slot>() + size_of::<u64>())
+    }
 
-    /// None but the VM.
+    /// Room for so many, [`SPACES`] at most; none but the VM.
     ///
     /// # Errors
     /// No memory.
-    pub fn new() -> Result<Spaces, OutOfMemory> {
+    pub fn new(spaces: usize) -> Result<Spaces, OutOfMemory> {
         let mut slots = Vec::new();
-        slots.try_reserve_exact(SPACES.into()).map_err(|_| OutOfMemory)?;
-        slots.resize(SPACES.into(), Slot::default());
+        slots.try_reserve_exact(spaces).map_err(|_| OutOfMemory)?;
+        slots.resize(spaces, Slot::default());
         slots[0].state = State::Used;
         let mut roots = Vec::new();
-        roots.try_reserve_exact(SPACES.into()).map_err(|_| OutOfMemory)?;
-        roots.resize(SPACES.into(), NO_ROOT);
+        roots.try_reserve_exact(spaces).map_err(|_| OutOfMemory)?;
+        roots.resize(spaces, NO_ROOT);
         Ok(Spaces { slots, roots, vm_ns: 0, due_ns: 0, pass: None, counts: Counts::default() })
     }
 
     /// What has become of them.
     pub fn counts(&self) -> Counts {
         self.counts
+    }
+
+    /// All numbers.
+    pub fn numbers(&self) -> impl Iterator<Item = Space> + use<> {
+        (0..self.slots.len() as u16).map(Space)
     }
 
     fn slot(&self, space: Space) -> &Slot {
@@ -209,7 +216,7 @@ impl Spaces {
                 && self.vm_ns.saturating_sub(slot.seen_ns) <= ns
         };
         let mut all = SpaceSet::default();
-        for space in (1..SPACES).map(Space).filter(|space| is_recent(self.slot(*space))) {
+        for space in self.numbers().skip(1).filter(|space| is_recent(self.slot(*space))) {
             all.insert(space);
         }
         all
@@ -246,9 +253,9 @@ impl Spaces {
 
     /// Idle frames of all that have this many samples were looked for.
     pub fn aged(&mut self, least: u64) {
-        for number in 0..SPACES {
-            if self.ages(Space(number), least) {
-                let slot = &mut self.slots[usize::from(number)];
+        for space in self.numbers() {
+            if self.ages(space, least) {
+                let slot = &mut self.slots[usize::from(space.0)];
                 slot.samples_at_ageing = slot.samples;
             }
         }
@@ -292,12 +299,12 @@ impl Spaces {
     /// Address spaces that have not run for long are gone, and those whose tables are empty. `has_programs`: whether the tables with a
     /// root lead to any program's memory.
     pub fn end_unseen(&mut self, partition: &Partition, mut has_programs: impl FnMut(u64) -> bool) {
-        for number in 1..SPACES {
-            let slot = &self.slots[usize::from(number)];
+        for space in self.numbers().skip(1) {
+            let slot = self.slot(space);
             if slot.state != State::Used {
                 continue;
             }
-            let (space, unseen) = (Space(number), self.vm_ns.saturating_sub(slot.seen_ns));
+            let unseen = self.vm_ns.saturating_sub(slot.seen_ns);
             let root = slot.root;
             let is_unused = unseen >= UNUSED_NS && partition.entries_in(space) == Ok(0);
             let mut is_empty = || unseen >= DOUBTFUL_NS && !has_programs(root);

@@ -9,6 +9,12 @@ use super::{Owner, Partition, Rid, SPACES};
 use crate::region::Kind;
 
 impl Partition {
+    /// Has as many numbers of address spaces as a large VM, before anything is made for these.
+    #[cfg(test)]
+    pub(in crate::region) fn have_all_spaces(&mut self) {
+        self.spaces.resize(SPACES.into(), None);
+    }
+
     /// Compares all records with each other, in time that grows with the VM's memory.
     ///
     /// # Errors

@@ -27,7 +27,7 @@ impl Partition {
         if self.histories.is_some() {
             return Ok(());
         }
-        self.histories = Some(Histories::new(&self.ram, self.regions.len())?);
+        self.histories = Some(Histories::new(&self.ram, self.regions.len(), self.spaces.len())?);
         for slot in 0..self.frames.len() as u32 {
             let rid = self.frames[slot as usize].region();
             self.take_history_along(slot, rid, rid);
@@ -58,7 +58,7 @@ impl Partition {
 
     /// Bytes of host memory that histories of this many frames take, beside [`Partition::bytes_for`].
     pub const fn history_bytes_for(frames: usize) -> usize {
-        Histories::bytes_for(frames, Partition::regions_for(frames))
+        Histories::bytes_for(frames, Partition::regions_for(frames), Partition::spaces_for(frames))
     }
 
     /// Takes a sample of an address space, or a part of at most `groups` groups of 64 frames ([`Histories::scan`]); at once complete

@@ -5,7 +5,7 @@ use alloc::vec::Vec;
 use super::Rounds;
 use crate::arch::addr::Gfn;
 use crate::region::partition::Partition;
-use crate::region::{Effects, Owner, Rid, SPACES, Space};
+use crate::region::{Effects, Owner, Rid, Space};
 
 /// Complete samples from one look for frames that none has found accessed to the next: a frame that a phase has seen between two looks
 /// is found accessed until the second, or used by the way only.
@@ -70,7 +70,7 @@ impl Rounds {
     /// [`Rounds::leave`].
     pub fn give_up(&mut self, partition: &mut Partition, mut follow: impl FnMut(Effects)) {
         self.abandon(partition);
-        for space in (0..SPACES).map(Space) {
+        for space in self.spaces.numbers() {
             let is_known = space == Space::VM || self.spaces.root(space).is_some();
             if is_known && let Some(worth) = self.regioning.worth(space) {
                 worth.give_up(partition, space, &mut follow);

@@ -62,11 +62,12 @@ fn a_program_that_has_not_run_for_a_period_is_not_asked() {
 #[test]
 fn what_can_have_no_number_has_no_phase_begin() {
     let (mut partition, mut rounds) = in_phase("balance,phase_ms=10");
-    for n in 1..u64::from(SPACES) {
+    let spaces = partition.space_records() as u64;
+    for n in 1..spaces {
         let _touched = program(&mut partition, &mut rounds, n << 20, 0x40, 0);
     }
     let _ended = rounds.on(&mut partition, 0, Event::End);
-    let root = u64::from(SPACES) << 20;
+    let root = spaces << 20;
     let unknown = Some(root);
     assert!(rounds.is_unknown(unknown) && !rounds.spaces.has_room());
     assert_eq!(rounds.due(&mut partition, 0, unknown, SAMPLE_NS).change, Change::None);
