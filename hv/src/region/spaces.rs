@@ -138,12 +138,12 @@ pub struct Spaces {
 }
 
 impl Spaces {
-    /// Bytes of host memory that so many take.
+    /// Bytes of host memory that this many take.
     pub const fn bytes_for(spaces: usize) -> usize {
         spaces * (size_of::<Slot>() + size_of::<u64>())
     }
 
-    /// Room for so many, [`SPACES`] at most; none but the VM.
+    /// Room for this many, [`SPACES`] at most; none but the VM.
     ///
     /// # Errors
     /// No memory.

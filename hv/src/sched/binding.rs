@@ -28,7 +28,7 @@ const DOUBLED: u32 = 4;
 const WINDOW: usize = 4;
 
 /// How long a VCPU had waited at the last moments that are the usual time of staying apart, the oldest first: with it the window begins.
-/// Where nobody looked for a while, a mark is what it had waited when somebody did.
+/// Where no PCPU looked for a while, a mark is what it had waited when one did.
 #[derive(Debug, Default)]
 pub(super) struct Window {
     marks: [u64; WINDOW],

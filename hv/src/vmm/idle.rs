@@ -5,6 +5,7 @@ use super::pcpu::Pcpu;
 use crate::boot::percpu::work;
 use crate::hw::{cpu, lapic};
 use crate::vcpu::host::Host as _;
+use crate::vm::work as vcpu_work;
 
 /// How long a PCPU halts that waits for something of which no interrupt tells.
 const MOMENT_MS: u64 = 1;
@@ -65,6 +66,18 @@ impl<B: Backend, const LAB: bool> Pcpu<B, LAB> {
         }
         if noted & work::CONSOLE != 0 {
             self.drain_console();
+        }
+    }
+
+    /// Takes what was typed, and tells the guest that has the console.
+    pub fn drain_console(&self) {
+        let console = &self.machine.console;
+        if console.drain()
+            && let Some(guest) = self.machine.guest(console.focus() as usize)
+            && let Some(first) = guest.vm.mailboxes.first()
+        {
+            first.request(vcpu_work::CONSOLE);
+            self.wake_vcpu(first);
         }
     }
 }

@@ -163,19 +163,7 @@ impl<B: Backend, const LAB: bool> Pcpu<B, LAB> {
         self.cpu.pending.load(Ordering::Relaxed) & bits != 0
     }
 
-    /// Takes what was typed, and tells the guest that has the console.
-    pub fn drain_console(&self) {
-        let console = &self.machine.console;
-        if console.drain()
-            && let Some(guest) = self.machine.guest(console.focus() as usize)
-            && let Some(first) = guest.vm.mailboxes.first()
-        {
-            first.request(vcpu_work::CONSOLE);
-            self.wake_vcpu(first);
-        }
-    }
-
-    fn wake_vcpu(&self, mailbox: &Mailbox) {
+    pub(super) fn wake_vcpu(&self, mailbox: &Mailbox) {
         let handle = VcpuId(mailbox.handle() as u16);
         let now = self.pcpu_time().map_or_else(cpu::rdtsc, PcpuTime::now);
         self.machine.send(self.machine.sched.wake(handle, now));

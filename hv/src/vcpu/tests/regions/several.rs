@@ -21,7 +21,7 @@ struct Others {
     told: [Mutex<u32>; VCPUS],
     /// The VCPU that tells.
     by: AtomicUsize,
-    /// A hypervisor that tells nobody.
+    /// A hypervisor that tells no VCPU.
     is_silent: AtomicBool,
 }
 
