@@ -6,7 +6,7 @@ use anyhow::{Context, Result, bail};
 use clap::Args;
 use serde_json::json;
 
-use super::point::{Measured, Pace, Setup};
+use super::point::{Measured, Pace, Run, Setup};
 use crate::{
     compare::{scratch::Scratch, store},
     host::needs::Needs,
@@ -19,8 +19,8 @@ Examples:
   cargo pal calibrate                          for the lab machine clovertown-x5365
   cargo pal calibrate --lab westmere-x5660 --json westmere.json
 
-It runs memlat with regions that fit one cache, and with regions that fit two, with `--regions unify` and without, and prints \
-the times that follow and the parameters for `--regions`. They are modelled, and hold for the lab machine alone.";
+It runs memlat with regions that fit one cache, without `--regions`, and with regions that fit two, with `--regions unify` and \
+without, and prints the times that follow and the parameters for `--regions`. They are modelled, and hold for the lab machine alone.";
 
 /// Options of `pal calibrate`.
 #[derive(Args)]
@@ -93,9 +93,10 @@ pub fn run(args: &CalibrateArgs, project: &Project, ui: &Ui) -> Result<u8> {
     let needs = Needs { project, ui, yes: args.yes };
     let scratch = Scratch::new()?;
     let setup = Setup::new(&needs, scratch.path(), &args.lab)?;
-    let (one, two) = (setup.point(Pace::DENSE, 3, 14), setup.point(Pace::DENSE, 6, 14));
+    let cache_kib = setup.cache_kib();
+    let (one, two) = (setup.point(Pace::DENSE, 3, 14), setup.point(Pace::dense(cache_kib), 6, 14));
     let _step = ui.step("memlat");
-    let (one, two): (Measured, Measured) = (setup.perform(&one)?, setup.perform(&two)?);
+    let (one, two): (Run, Measured) = (setup.perform_off(&one)?, setup.perform(&two)?);
     let Some(cycles) = two.unify.cycles_per_move() else {
         bail!(
             "the VCPU was not moved, so a move was not measured; the regions were not found on {}",
@@ -103,7 +104,7 @@ pub fn run(args: &CalibrateArgs, project: &Project, ui: &Ui) -> Result<u8> {
         );
     };
     let times = Times {
-        hit_ns: one.off.ns_per_access,
+        hit_ns: one.ns_per_access,
         miss_ns: two.off.ns_per_access,
         move_us: cycles / f64::from(two.point.mhz()),
         touch_us: two.unify.us_per_touch(two.point.pace).context("no phase has seen a fault")?,
@@ -112,7 +113,6 @@ pub fn run(args: &CalibrateArgs, project: &Project, ui: &Ui) -> Result<u8> {
         bail!("an access takes as long with one cache as with two: nothing is to be gained on {}", args.lab);
     }
     let Parameters { q_us, move_us, least_us, most_us } = times.parameters(two.point.kib as f64 * 16.0);
-    let cache_kib = setup.cache_kib();
     let Times { hit_ns, miss_ns, move_us: moves, touch_us } = times;
     let regions = format!(
         "unify,q_us={q_us},move_us={move_us},least_us={least_us},most_us={most_us},cache_kib={cache_kib}"

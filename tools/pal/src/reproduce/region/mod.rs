@@ -98,8 +98,7 @@ fn pace(figure: &Figure, quick: bool, cache_kib: u64) -> Pace {
         // One phase is in it.
         (COST, true) => Pace { warm: 1100, measured: 1000, ..Pace::USUAL },
         (COST, false) => Pace::USUAL,
-        _ if cache_kib > 4096 => Pace::DENSE_LARGE,
-        _ => Pace::DENSE,
+        _ => Pace::dense(cache_kib),
     }
 }
 

@@ -91,6 +91,11 @@ impl Pace {
     pub const DENSE_LARGE: Pace = Pace { period: 1500, phase: 60, warm: 3500, measured: 1500 };
     /// The hypervisor's own period and phase, and the thesis'.
     pub const USUAL: Pace = Pace { period: 1000, phase: 10, warm: 1500, measured: 5000 };
+
+    /// The dense one by which regions are found that are three quarters of a cache of this size each.
+    pub fn dense(cache_kib: u64) -> Pace {
+        if cache_kib > 4096 { Pace::DENSE_LARGE } else { Pace::DENSE }
+    }
 }
 
 /// Modelled milliseconds before the measurement without regions, where nothing has to be found.
@@ -156,9 +161,17 @@ impl Setup {
     /// # Errors
     /// A run failed, with what it said.
     pub fn perform(&self, point: &Point) -> Result<Measured> {
-        let off = self.execute(point, "off", WARM_OFF_MS)?;
+        let off = self.perform_off(point)?;
         let unify = self.execute(point, &point.regions, point.pace.warm)?;
         Ok(Measured { point: point.clone(), off, unify })
+    }
+
+    /// Runs it without regions only.
+    ///
+    /// # Errors
+    /// The run failed, with what it said.
+    pub fn perform_off(&self, point: &Point) -> Result<Run> {
+        self.execute(point, "off", WARM_OFF_MS)
     }
 
     fn execute(&self, point: &Point, regions: &str, warm_ms: u32) -> Result<Run> {
