@@ -4,11 +4,13 @@
  *   webload make DIR FILES KIB                         makes files to serve: DIR/0, DIR/1, …, of KIB KiB each
  *   webload on CPU PROGRAM WORDS…                      runs a program that stays on a CPU, and preempts nothing when it wakes up
  *                                                      (SCHED_BATCH)
+ *   webload fill PORT PREFIX KEYS LENGTH               sets the keys PREFIX:0, PREFIX:1, … of the Redis server at 127.0.0.1:PORT
  *   webload get PORT PATH FILES LENGTH CONNECTIONS WARM_MS MS CPUS
  *                                                      a process for each of the CPUs 0, 1, … below CPUS, as by `on`:
  *                                                      that of CPU n asks 127.0.0.1:PORT+n for PATH/N, with N at random below
  *                                                      FILES, on CONNECTIONS connections at a time that stay open; after
- *                                                      WARM_MS milliseconds they count answers for MS milliseconds
+ *                                                      WARM_MS milliseconds they count answers for MS milliseconds. A PATH
+ *                                                      that does not begin with a slash is the prefix of keys of Redis.
  *
  * A body has LENGTH bytes, and begins and ends with eight digits, which are N: each answer is checked, or nothing is counted.
  */
@@ -67,6 +69,12 @@ static int fail(const char *why)
     exit(1);
 }
 
+static void fill_body(char *body, size_t bytes, unsigned number)
+{
+    for (size_t at = 0; at + DIGITS <= bytes; at += DIGITS)
+        digits(body + at, number);
+}
+
 static int make(const char *dir, unsigned files, size_t bytes)
 {
     char *body = malloc(bytes), path[4096];
@@ -74,8 +82,7 @@ static int make(const char *dir, unsigned files, size_t bytes)
         return 3;
     mkdir(dir, 0755);
     for (unsigned n = 0; n < files; n++) {
-        for (size_t at = 0; at + DIGITS <= bytes; at += DIGITS)
-            digits(body + at, n);
+        fill_body(body, bytes, n);
         snprintf(path, sizeof path, "%s/%u", dir, n);
         FILE *file = fopen(path, "w");
         if (!file || fwrite(body, 1, bytes, file) != bytes || fclose(file))
@@ -100,36 +107,71 @@ static int connection(unsigned port)
     return fail("no server");
 }
 
+static int is_http(const char *path)
+{
+    return path[0] == '/';
+}
+
 static void ask(int at, const char *path, unsigned number)
 {
     char text[512];
-    int length = snprintf(text, sizeof text, "GET %s/%u HTTP/1.1\r\nHost: localhost\r\n\r\n", path, number);
+    const char *format = is_http(path) ? "GET %s/%u HTTP/1.1\r\nHost: localhost\r\n\r\n" : "GET %s:%u\r\n";
+    int length = snprintf(text, sizeof text, format, path, number);
     if (write(at, text, length) != length)
         fail("cannot ask");
 }
 
-/* Reads an answer of `length` bytes after its head. */
-static void answer(int at, unsigned number, size_t length)
+/* Reads an answer of `length` bytes after its head; that of Redis has the end of a line behind them. */
+static void answer(int at, const char *path, unsigned number, size_t length)
 {
     static char text[1 << 20];
-    size_t got = 0, body = 0;
-    char expected[DIGITS];
-    while (!body || got < body + length) {
+    size_t got = 0, body = 0, behind = is_http(path) ? 0 : 2;
+    const char *head_ends = is_http(path) ? "\r\n\r\n" : "\r\n";
+    char expected[DIGITS], begins[32] = "HTTP/1.1 200 ";
+    if (!is_http(path))
+        snprintf(begins, sizeof begins, "$%zu\r\n", length);
+    while (!body || got < body + length + behind) {
         ssize_t more = got < sizeof text - 1 ? read(at, text + got, sizeof text - 1 - got) : 0;
         if (more <= 0)
             fail("an answer ends early, or is too long");
         got += more;
         text[got] = 0;
-        char *end = body ? 0 : strstr(text, "\r\n\r\n");
+        char *end = body ? 0 : strstr(text, head_ends);
         if (end)
-            body = end + 4 - text;
+            body = end + strlen(head_ends) - text;
+        /* An error has another length. */
+        if (body && strncmp(text, begins, strlen(begins)))
+            break;
     }
     digits(expected, number);
-    if (strncmp(text, "HTTP/1.1 200 ", 13) || got != body + length || memcmp(text + body, expected, DIGITS) ||
-        memcmp(text + got - DIGITS, expected, DIGITS)) {
+    if (strncmp(text, begins, strlen(begins)) || got != body + length + behind || memcmp(text + body, expected, DIGITS) ||
+        memcmp(text + body + length - DIGITS, expected, DIGITS)) {
         printf("%.400s\n", text);
         fail("a wrong answer");
     }
+}
+
+static int fill(unsigned port, const char *prefix, unsigned keys, size_t bytes)
+{
+    static const char right[] = "+OK\r\n";
+    char *text = malloc(bytes + 512), said[sizeof right];
+    if (!text || bytes < DIGITS || bytes % DIGITS)
+        return 3;
+    int at = connection(port);
+    for (unsigned n = 0; n < keys; n++) {
+        size_t head = snprintf(text, 512, "SET %s:%u ", prefix, n), all = head + bytes + 2;
+        fill_body(text + head, bytes, n);
+        memcpy(text + head + bytes, "\r\n", 2);
+        for (size_t sent = 0; sent < all;) {
+            ssize_t more = write(at, text + sent, all - sent);
+            if (more <= 0)
+                fail("cannot set a key");
+            sent += more;
+        }
+        if (recv(at, said, strlen(right), MSG_WAITALL) != (ssize_t)strlen(right) || memcmp(said, right, strlen(right)))
+            fail("a key is not set");
+    }
+    return 0;
 }
 
 static void stay_on(unsigned cpu)
@@ -166,7 +208,7 @@ static int get(char **argv, unsigned cpu, unsigned cpus, struct shared *shared)
         before = answers;
         do {
             unsigned n = answers++ % many;
-            answer(at[n], asked[n], length);
+            answer(at[n], argv[3], asked[n], length);
             ask(at[n], argv[3], asked[n] = random_below(files));
         } while ((took[part] = nanos() - begin) < wanted[part] * 1000000);
     }
@@ -180,6 +222,8 @@ int main(int argc, char **argv)
 {
     if (argc == 5 && !strcmp(argv[1], "make"))
         return make(argv[2], atoi(argv[3]), strtoull(argv[4], 0, 10) * 1024);
+    if (argc == 6 && !strcmp(argv[1], "fill"))
+        return fill(atoi(argv[2]), argv[3], atoi(argv[4]), strtoull(argv[5], 0, 10));
     if (argc >= 4 && !strcmp(argv[1], "on")) {
         stay_on(atoi(argv[2]));
         execvp(argv[3], argv + 3);

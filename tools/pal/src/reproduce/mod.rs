@@ -55,7 +55,7 @@ Examples:
   cargo pal reproduce region-fig28 --quick
   cargo pal reproduce region-fig33 --quick
   cargo pal reproduce region-fig38 --quick
-  cargo pal reproduce region-web --quick
+  cargo pal reproduce region-web --quick --workloads redis
 
 The workloads stand in for those of the papers (cargo pal workload list). All figures are modelled: the machine is a lab machine; those of APR are simulated. \
 Cells and runs are kept as soon as each has ended: the same command goes on where it was stopped, and what another figure or a comparison \

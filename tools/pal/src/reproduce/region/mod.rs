@@ -130,7 +130,9 @@ fn grid(figure: &Figure, quick: bool) -> Vec<(u32, u32)> {
 /// # Errors
 /// [`Usage`] for options that these figures do not have; a point could not be run.
 pub fn run(figure: &Figure, args: &ReproduceArgs, project: &Project, ui: &Ui) -> Result<u8> {
-    if !args.workloads.is_empty() || args.scale.is_some() || args.seeds != 1 || args.no_kit {
+    // The servers of a web figure are its workloads.
+    let has_own = !args.workloads.is_empty() && figure.name != web::NAME;
+    if has_own || args.scale.is_some() || args.seeds != 1 || args.no_kit {
         return Err(Usage::new(format!(
             "{}: its programs are its own; only --quick, --lab, --jobs, --json, --again and --output change it",
             figure.name
@@ -264,11 +266,14 @@ fn rows_table<const N: usize>(head: &[&str; N], rows: &[[String; N]]) -> String 
 /// How a page begins: what the figure is, on which machine, and the command. `more` follows what is said of the machine.
 fn head(figure: &Figure, args: &ReproduceArgs, processors: &str, more: &str) -> String {
     let quick = if args.quick { " --quick" } else { "" };
-    let lab = args.lab.as_ref().map_or(String::new(), |lab| format!(" --lab {lab}"));
+    let mut more_words = args.lab.as_ref().map_or(String::new(), |lab| format!(" --lab {lab}"));
+    if !args.workloads.is_empty() {
+        more_words += &format!(" --workloads {}", args.workloads.join(","));
+    }
     format!(
         "# {}: {}\n\nAfter {PAPER}.\nAll figures are *modelled*: the machine is a [lab machine](../lab.md) with {processors} \
          of\ntwo packages, and time follows its cycles. No access overlaps another one there, so gains are\nlarger than on \
-         a processor.\n{more}\n```console\n$ cargo pal reproduce {}{quick}{lab}\n```\n\nMade with Palimpsest {}.\n",
+         a processor.\n{more}\n```console\n$ cargo pal reproduce {}{quick}{more_words}\n```\n\nMade with Palimpsest {}.\n",
         figure.name,
         figure.shows,
         figure.name,

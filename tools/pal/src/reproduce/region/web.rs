@@ -1,9 +1,9 @@
 //! Figures 46 to 58 of the thesis in the form that fits here: a web server, whose kernel's caches have regions of their own.
 //!
-//! The guest is nginx of Debian's with files, or with a page of Python's behind it, and a load over loopback (`tests/kits/webload`).
-//! [`kit`] puts these together. Each set of slab caches of the guest kit's gets a region, which the monitor maps to the second cache,
-//! as the thesis declares cores for it; or the page's two tables get one each. `unify` has the hypervisor find regions instead. [`verdict`]
-//! judges them beside a run without.
+//! The guest is nginx of Debian's with files, or with a page of Python's behind it, or Redis, and a load over loopback
+//! (`tests/kits/webload`). [`kit`] puts these together. Each set of slab caches of the guest kit's gets a region, which the monitor maps
+//! to the second cache, as the thesis declares cores for it; or the page's two tables get one each. `unify` has the hypervisor find
+//! regions instead. [`verdict`] judges them beside a run without.
 
 mod kit;
 mod verdict;
@@ -27,6 +27,7 @@ use crate::{
     compare::{scratch::Scratch, store},
     host::{lock::lock, needs::Needs},
     project::Project,
+    status::Usage,
     ui::Ui,
 };
 
@@ -88,23 +89,35 @@ fn runs(quick: bool) -> u32 {
     if quick { 3 } else { 5 }
 }
 
+/// The servers of these names, or all.
+///
+/// # Errors
+/// [`Usage`]: there is none of such a name.
+fn kinds(names: &[String]) -> Result<Vec<Kind>, Usage> {
+    let unknown = names.iter().find(|name| Kind::ALL.iter().all(|kind| kind.name() != *name));
+    if let Some(name) = unknown {
+        let known = Kind::ALL.map(Kind::name).join(", ");
+        return Err(Usage::new(format!("{NAME}: there is no server `{name}`; there are {known}")));
+    }
+    let is_wanted = |kind: &Kind| names.is_empty() || names.iter().any(|name| name == kind.name());
+    Ok(Kind::ALL.into_iter().filter(is_wanted).collect())
+}
+
 /// The runs. Those of the same are not one after the other.
-fn points(quick: bool) -> Vec<Point> {
+fn points(quick: bool, kinds: &[Kind]) -> Vec<Point> {
     let mut points = Vec::new();
     for vcpus in [2, 4] {
-        // Runs of four VCPUs take twice as long.
-        let kinds = if quick && vcpus == 4 { &[Kind::Static][..] } else { &[Kind::Static, Kind::Dynamic] };
         for kind in kinds.iter().copied() {
-            let sets = if quick { &SETS[3..] } else { &SETS[..] };
+            let sets = if quick && (vcpus == 2 || kind == Kind::Redis) { &SETS[3..] } else { &SETS[..] };
             let regions = match (kind, quick) {
-                (Kind::Static, _) => [&[OFF], sets].concat(),
+                (Kind::Static | Kind::Redis, _) => [&[OFF], sets].concat(),
                 (Kind::Dynamic, true) => vec![OFF, OPEN, PROGRAM],
                 (Kind::Dynamic, false) => [&[OFF], sets, &[OPEN, PROGRAM, UNIFY]].concat(),
             };
             let ms = |regions| match (regions, quick, kind) {
                 // Regions are found after the first phase or the second.
                 (UNIFY, ..) => [1000, 900],
-                (_, true, Kind::Static) => [100, 300],
+                (_, true, Kind::Static | Kind::Redis) => [100, 300],
                 // A page takes some milliseconds.
                 (_, true, Kind::Dynamic) => [100, 400],
                 (_, false, _) => [200, 1000],
@@ -124,6 +137,7 @@ fn points(quick: bool) -> Vec<Point> {
 /// A file cannot be written, a package cannot be fetched, or a run failed.
 pub fn run(figure: &Figure, args: &ReproduceArgs, project: &Project, ui: &Ui) -> Result<u8> {
     let lab = args.lab.clone().unwrap_or_else(|| figure.labs[0].to_owned());
+    let kinds = kinds(&args.workloads)?;
     let cache = project.cache("reproduce")?;
     let _lock = lock(&cache, ui)?;
     check_files([args.output.as_ref()])?;
@@ -136,7 +150,7 @@ pub fn run(figure: &Figure, args: &ReproduceArgs, project: &Project, ui: &Ui) ->
         let inputs = format!("{} {} {point:?}", setup.inputs(), kit.inputs());
         Planned { inputs: bootimg::sha256(inputs.as_bytes()), lab: lab.clone(), point }
     };
-    let planned: Vec<_> = points(args.quick).into_iter().map(planned).collect();
+    let planned: Vec<_> = points(args.quick, &kinds).into_iter().map(planned).collect();
     let all = kept.each(NAME, &planned, 1, ui, |planned| kit.perform(&setup, &planned.point))?;
     let (claims, rows) = (verdict::claims(&all), verdict::rows(&all));
     print!("{}", super::text_of(figure, &lab, &verdict::HEAD, &rows, &claims));
@@ -161,7 +175,7 @@ mod tests {
     #[test]
     fn there_are_as_many_runs_with_regions_as_without() {
         for quick in [true, false] {
-            let points = points(quick);
+            let points = points(quick, &Kind::ALL);
             for point in &points {
                 let same = |regions| {
                     let of =
@@ -173,9 +187,18 @@ mod tests {
             }
             assert!(points.iter().any(|point| point.regions == SETS[3]));
         }
-        let points = points(false);
+        let points = points(false, &Kind::ALL);
         assert!(SETS.iter().all(|set| points.iter().any(|point| point.regions == *set)));
         let module = include_str!("../../../../../guest-kits/linux/regions.c");
         assert!(SETS.iter().all(|set| module.contains(&format!("{{ \"{set}\", {{"))));
+    }
+
+    #[test]
+    fn servers_are_chosen_by_name() {
+        let of = |names: &[&str]| kinds(&names.iter().map(|name| (*name).to_owned()).collect::<Vec<_>>());
+        assert_eq!(of(&[]).unwrap(), Kind::ALL);
+        assert_eq!(of(&["redis", "static"]).unwrap(), [Kind::Static, Kind::Redis]);
+        assert!(of(&["redis", "apache"]).is_err_and(|error| error.to_string().contains("`apache`")));
+        assert!(points(true, &[Kind::Redis]).iter().all(|point| point.kind == Kind::Redis));
     }
 }

@@ -29,9 +29,10 @@ use crate::{
 };
 
 /// The programs of Debian's, and the names that their files are kept under.
-const PROGRAMS: [(&str, Programs); 2] = [
+const PROGRAMS: [(&str, Programs); 3] = [
     ("nginx-web", Programs { package: "nginx", with: &["nginx-"], files: &["nginx"] }),
     ("python", Programs { package: "python3", with: &["python3", "libpython3"], files: &["python3"] }),
+    ("redis-web", Programs { package: "redis-server", with: &["redis-"], files: &["redis-server"] }),
 ];
 /// What guests get of the packages: neither documentation nor settings.
 const TAKEN: [&str; 6] = ["lib", "lib64", "usr/bin", "usr/sbin", "usr/lib", "usr/lib64"];
