@@ -14,6 +14,8 @@ pub const COUNTS: [&str; 4] = ["moved_in", "moved_out", "discarded", "stayed"];
 pub const BINS: usize = 64;
 /// Elements of the histogram.
 pub const ONES: usize = 32;
+/// Times for which it says how much was accessed in them.
+pub const WINDOWS: usize = 6;
 
 /// The record. Memory is in frames of 4 KiB.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -52,6 +54,8 @@ pub struct Tiers {
     pub hot_parts: [u8; BINS],
     /// Pages by the samples of 32 in which they were accessed, 0 not counted; 32 count as 31.
     pub histogram: [u32; ONES],
+    /// Pages that were accessed in the last 1, 2, 4, 8, 16 and 32 samples.
+    pub recent: [u32; WINDOWS],
 }
 
 impl Default for Tiers {
@@ -74,14 +78,15 @@ impl Default for Tiers {
             accessed: [0; BINS],
             hot_parts: [0; BINS],
             histogram: [0; ONES],
+            recent: [0; WINDOWS],
         }
     }
 }
 
-/// Words of what is not the maps and the histogram.
+/// Words of what is not the maps, the histogram and the pages by time.
 const FIXED: usize = 7 + COUNTS.len();
 /// Words of a record.
-pub const WORDS: usize = FIXED + 2 * BINS / 8 + ONES / 2;
+pub const WORDS: usize = FIXED + 2 * BINS / 8 + ONES / 2 + WINDOWS / 2;
 const _: () = assert!(WORDS <= crate::ring::LONGEST);
 
 impl Tiers {
@@ -102,9 +107,9 @@ impl Tiers {
         let bytes = [self.accessed, self.hot_parts];
         let maps =
             bytes.iter().flat_map(|map| map.as_chunks::<8>().0).map(|eight| u64::from_le_bytes(*eight));
-        let histogram =
-            self.histogram.as_chunks::<2>().0.iter().map(|[first, second]| joined(*first, *second));
-        let all = fixed.into_iter().chain(self.counts).chain(maps).chain(histogram);
+        let pairs = self.histogram.as_chunks::<2>().0.iter().chain(self.recent.as_chunks::<2>().0);
+        let pages = pairs.map(|[first, second]| joined(*first, *second));
+        let all = fixed.into_iter().chain(self.counts).chain(maps).chain(pages);
         record.iter_mut().zip(all).for_each(|(to, word)| *to = word);
         record
     }
@@ -116,7 +121,8 @@ impl Tiers {
         let (fixed, rest) = all.first_chunk::<WORDS>()?.split_first_chunk::<FIXED>()?;
         let [_, time_ns, tsc, machine, own, pages, target, counts @ ..] = *fixed;
         let (accessed, rest) = rest.split_first_chunk::<{ BINS / 8 }>()?;
-        let (hot_parts, histogram) = rest.split_first_chunk::<{ BINS / 8 }>()?;
+        let (hot_parts, rest) = rest.split_first_chunk::<{ BINS / 8 }>()?;
+        let (histogram, recent) = rest.split_first_chunk::<{ ONES / 2 }>()?;
         let [vm, e_state, is_set, hot] = more.to_le_bytes();
         let ((total, free), (share, fast), (waiting, working_set)) =
             (halves(machine), halves(own), halves(pages));
@@ -137,12 +143,17 @@ impl Tiers {
             counts,
             accessed: bytes(accessed),
             hot_parts: bytes(hot_parts),
-            histogram: core::array::from_fn(|n| {
-                let (first, second) = histogram.get(n / 2).map_or((0, 0), |word| halves(*word));
-                if n % 2 == 0 { first } else { second }
-            }),
+            histogram: frames(histogram),
+            recent: frames(recent),
         })
     }
+}
+
+fn frames<const N: usize>(words: &[u64]) -> [u32; N] {
+    core::array::from_fn(|n| {
+        let (first, second) = words.get(n / 2).map_or((0, 0), |word| halves(*word));
+        if n % 2 == 0 { first } else { second }
+    })
 }
 
 fn bytes(words: &[u64; BINS / 8]) -> [u8; BINS] {
@@ -162,13 +173,13 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_is_written_is_read(bytes: (u8, bool, u8), state in prop::option::of(0u8..8), frames: [u32; 7], numbers: [u64; 6], maps: ([[u8; 32]; 2], [[u8; 32]; 2]), histogram: [u32; ONES]) {
+        fn what_is_written_is_read(bytes: (u8, bool, u8), state in prop::option::of(0u8..8), frames: [u32; 7], numbers: [u64; 6], maps: ([[u8; 32]; 2], [[u8; 32]; 2]), histogram: [u32; ONES], recent: [u32; WINDOWS]) {
             let [total, free, share, fast, waiting, working_set, target] = frames;
             let [time_ns, tsc, counts @ ..] = numbers;
             let (vm, is_set, hot) = bytes;
             let tiers = Tiers {
                 vm, e_state: state, is_set, hot, time_ns, tsc, total, free, share, fast, waiting, working_set, target, counts,
-                accessed: map(maps.0), hot_parts: map(maps.1), histogram,
+                accessed: map(maps.0), hot_parts: map(maps.1), histogram, recent,
             };
             let record = tiers.write();
             prop_assert_eq!(Tiers::read(&record), Some(tiers));

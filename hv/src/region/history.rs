@@ -31,6 +31,8 @@ use crate::mem::pieces::{OutOfMemory, Pieces};
 pub const SAMPLES: usize = 32;
 /// Virtual time of an address space between two samples, in nanoseconds.
 pub const SAMPLE_NS: u64 = 100_000_000;
+/// How far [`Histories::recent`] looks back, in samples.
+pub const RECENT: [usize; 6] = [1, 2, 4, 8, 16, 32];
 /// Frames of a group: what one word of a plane holds.
 pub const GROUP: u64 = 64;
 
@@ -203,13 +205,41 @@ impl Histories {
     /// The last 32 samples of a frame; bit 31 is the latest. `None`: it is no RAM.
     pub fn history(&self, gfn: Gfn) -> Option<u32> {
         let (place, bit) = self.place(gfn)?;
-        let ticks = self.ticks[usize::from(self.spaces[place][bit as usize])];
-        // The sample that is being taken has not come here yet: that of 32 samples ago stands in its plane.
-        let is_ahead = ticks.next.is_some_and(|next| place >= next);
-        let newest = usize::from(ticks.plane) + SAMPLES - usize::from(is_ahead);
+        let newest = self.newest(self.spaces[place][bit as usize], place);
         let planes = &self.planes[place];
         let bit_of = |age: usize| (planes[(newest - age) % SAMPLES] >> bit & 1) as u32;
         Some((0..SAMPLES).fold(0, |history, age| history | bit_of(age) << (31 - age)))
+    }
+
+    /// The number of the plane, before modulo 32, that the latest sample of an address space has filled in this place; 31 or more.
+    fn newest(&self, space: u8, place: usize) -> usize {
+        let ticks = self.ticks[usize::from(space)];
+        // The sample that is being taken has not come here yet: that of 32 samples ago stands in its plane.
+        let is_ahead = ticks.next.is_some_and(|next| place >= next);
+        usize::from(ticks.plane) + SAMPLES - usize::from(is_ahead)
+    }
+
+    /// For each of [`RECENT`] a bit for each of the 64 frames from `first` on, a multiple of 64, that was accessed in as many of its latest
+    /// samples.
+    pub fn recent(&self, first: Gfn) -> [u64; RECENT.len()] {
+        let mut recent = [0; RECENT.len()];
+        let Some((place, _)) = self.place(first) else { return recent };
+        let (spaces, planes) = (&self.spaces[place], &self.planes[place]);
+        let mut left = planes::bytes_from(&self.ones[place], 1);
+        while left != 0 {
+            // All frames of an address space have their latest sample in one plane.
+            let space = spaces[left.trailing_zeros() as usize];
+            let own = left & planes::equal_bytes(spaces, space);
+            left &= !own;
+            let newest = self.newest(space, place);
+            let (mut seen, mut age) = (0, 0);
+            for (recent, window) in recent.iter_mut().zip(RECENT) {
+                seen = (age..window).fold(seen, |seen, age| seen | planes[(newest - age) % SAMPLES]);
+                age = window;
+                *recent |= seen & own;
+            }
+        }
+        recent
     }
 
     /// In how many of the last 32 samples a frame was accessed.

@@ -61,6 +61,7 @@ impl<F: PteFormat<Attr = NestedAttr>, M: HostMemory> Vm<F, M> {
             accessed: map.accessed,
             hot_parts: map.hot,
             histogram: map.histogram,
+            recent: map.recent,
             ..records::tiers::Tiers::default()
         })
     }

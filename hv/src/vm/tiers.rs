@@ -18,6 +18,8 @@ use alloc::vec::Vec;
 
 use arrayvec::ArrayVec;
 
+use records::tiers::WINDOWS;
+
 use super::regions::Records;
 use super::{HostMemory, MapChanges, Memory, Vm};
 use crate::arch::addr::{Gfn, Hpa, PageSize};
@@ -50,6 +52,10 @@ impl<F: PteFormat<Attr = NestedAttr>, M: HostMemory> Heat for Seen<'_, F, M> {
 
     fn hot(&self, first: Gfn, least: u8) -> u64 {
         self.histories.frequent(first, least)
+    }
+
+    fn recent(&self, first: Gfn) -> [u64; WINDOWS] {
+        self.histories.recent(first)
     }
 
     fn grain(&self, page: Gfn) -> Grain {

@@ -3,7 +3,7 @@
 //! Made after a sample of accesses if the VM has samples at all (`vm::tiers`), with the histories that the pass has looked at. Bounded
 //! whatever the guest does.
 
-use records::tiers::BINS;
+use records::tiers::{BINS, WINDOWS};
 
 use super::policy::Histogram;
 use super::{GROUP, Heat};
@@ -18,11 +18,13 @@ pub struct Map {
     pub hot: [u8; BINS],
     /// Pages by the samples of 32 in which they were accessed; 32 count as 31.
     pub histogram: Histogram,
+    /// Pages that were accessed in the last 1, 2, 4, 8, 16 and 32 samples.
+    pub recent: [u32; WINDOWS],
 }
 
 impl Default for Map {
     fn default() -> Map {
-        Map { accessed: [0; BINS], hot: [0; BINS], histogram: [0; 32] }
+        Map { accessed: [0; BINS], hot: [0; BINS], histogram: [0; 32], recent: [0; WINDOWS] }
     }
 }
 
@@ -42,6 +44,10 @@ impl Map {
             let part = |count: u32| (u64::from(count) * 255).div_ceil(u64::from(pages)).min(255) as u8;
             map.accessed[bin] = part(count(1));
             map.hot[bin] = part(count(least));
+            for group in range.clone() {
+                let recent = heat.recent(span.page(group * GROUP));
+                map.recent.iter_mut().zip(recent).for_each(|(sum, pages)| *sum += pages.count_ones());
+            }
         }
         map
     }
@@ -65,6 +71,8 @@ mod tests {
         assert_eq!((&map.accessed[..3], &map.hot[..3]), (&[255, 128, 0][..], &[255, 0, 0][..]));
         assert_eq!((map.accessed[63], map.hot[63]), (4, 0), "one page of 64 is seen");
         assert_eq!((map.histogram[31], map.histogram[1], map.histogram[2]), (64, 32, 1));
+        // Those with one access had it in the first of the 32 samples.
+        assert_eq!(map.recent, [64, 64, 64, 64, 64, 97]);
         // Memory of fewer groups than there are parts.
         let few = Map::new(&Span { low: 64 * 3, high_start: Gfn(0), high: 0 }, &table, 22, &[0; 32]);
         assert_eq!(few.accessed.iter().filter(|part| **part == 255).count(), 1);

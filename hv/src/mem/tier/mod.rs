@@ -46,6 +46,7 @@ use core::fmt;
 use core::sync::atomic::{AtomicBool, Ordering};
 
 use abi::tiers::{Eviction, HotPolicy};
+use records::tiers::WINDOWS;
 use spin::Mutex;
 
 pub use self::batch::{Outcome, Wish};
@@ -83,6 +84,9 @@ pub trait Heat {
 
     /// A bit for each of the 64 pages from `first` on, a multiple of 64, whose history has `least` ones or more.
     fn hot(&self, first: Gfn, least: u8) -> u64;
+
+    /// For each of the last 1, 2, 4, 8, 16 and 32 samples a bit for each of the 64 pages from `first` on that was accessed in these.
+    fn recent(&self, first: Gfn) -> [u64; WINDOWS];
 
     /// What the tables tell of when this page is accessed.
     fn grain(&self, page: Gfn) -> Grain;

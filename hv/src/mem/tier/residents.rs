@@ -10,6 +10,7 @@
 use alloc::sync::Arc;
 
 use abi::config::Replacement as Name;
+use records::tiers::WINDOWS;
 
 use super::large::PieceList;
 use super::{Grain, Heat, MAX_MOVES};
@@ -296,6 +297,10 @@ impl Heat for NoHeat {
 
     fn hot(&self, _: Gfn, _: u8) -> u64 {
         0
+    }
+
+    fn recent(&self, _: Gfn) -> [u64; WINDOWS] {
+        [0; WINDOWS]
     }
 
     fn grain(&self, _: Gfn) -> Grain {

@@ -39,6 +39,14 @@ impl Heat for Table {
         (0..64).filter(is_hot).fold(0, |mask, n| mask | 1 << n)
     }
 
+    fn recent(&self, first: Gfn) -> [u64; WINDOWS] {
+        let is_recent = |page, samples| self.history(page).leading_zeros() < samples;
+        let pages = |samples| {
+            (0..64u64).fold(0, |mask, n| mask | u64::from(is_recent(Gfn(first.0 + n), samples)) << n)
+        };
+        [1, 2, 4, 8, 16, 32].map(pages)
+    }
+
     fn grain(&self, page: Gfn) -> Grain {
         let is_large = self.large.contains(&(page.0 / 512));
         if is_large { Grain::Large } else { Grain::Page }

@@ -139,6 +139,9 @@ impl Model {
         for (gfn, history) in &self.histories {
             assert_eq!(histories.history(*gfn), Some(*history), "{gfn:?}");
             assert_eq!(histories.ones(*gfn), Some(history.count_ones() as u8));
+            let recent = histories.recent(Gfn(gfn.0 & !(GROUP - 1))).map(|mask| mask >> (gfn.0 % GROUP) & 1);
+            let is_in = |samples| u64::from(history.leading_zeros() < samples);
+            assert_eq!(recent, [1, 2, 4, 8, 16, 32].map(is_in), "{gfn:?} {history:#x}");
         }
         for (rid, info) in self.real.regions() {
             let of_region = || self.real.frames_of(rid).map(|gfn| self.histories[&gfn]);

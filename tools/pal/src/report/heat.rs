@@ -10,13 +10,13 @@ use crate::samples::memory::Tiers;
 /// Columns of a map at most; a run has ten moments in a second.
 const COLUMNS: usize = 160;
 /// Shades of a colour.
-const SHADES: u64 = 4;
+pub const SHADES: u64 = 4;
 /// Colours of the style sheet: of parts that are accessed, and of parts that are hot.
 const ACCESSED: usize = 0;
-const HOT: usize = 1;
+pub const HOT: usize = 1;
 
 /// The colour and shade of a part, of which this much was accessed, and this much is hot, in 255ths.
-fn shade(accessed: u8, hot: u8) -> Option<(usize, u64)> {
+pub fn shade(accessed: u8, hot: u8) -> Option<(usize, u64)> {
     // What is hot is worth more than what was touched once.
     let (colour, part) =
         if hot != 0 && u16::from(hot) * 2 >= accessed.into() { (HOT, hot) } else { (ACCESSED, accessed) };

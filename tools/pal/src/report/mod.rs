@@ -5,7 +5,7 @@
 
 pub mod chart;
 pub mod figures;
-mod heat;
+pub mod heat;
 mod misses;
 pub mod page;
 mod regions;

@@ -1,5 +1,6 @@
 //! Lines about fast memory, and about what is evicted of an overcommitted VM.
 
+use records::tiers::WINDOWS;
 use serde_json::Value;
 
 use super::line::{frames, number};
@@ -43,6 +44,8 @@ pub struct Tiers {
     pub hot_parts: Vec<u8>,
     /// Pages by the samples of 32 in which they were accessed, 0 not counted.
     pub histogram: Vec<u64>,
+    /// Bytes of pages that were accessed in the last 1, 2, 4, 8, 16 and 32 samples; empty if the line does not tell.
+    pub recent: Vec<u64>,
 }
 
 /// The longest array that is read.
@@ -119,6 +122,7 @@ impl Tiers {
             accessed: parts(&line["accessed"]),
             hot_parts: parts(&line["hot_parts"]),
             histogram: numbers(&line["histogram"]).collect(),
+            recent: line["recent"].as_array().into_iter().flatten().take(WINDOWS).map(frames).collect(),
         })
     }
 
@@ -158,7 +162,8 @@ pub mod tests {
     /// A VM with 3 of 4 MiB of fast memory.
     pub const TIERS: &str = r#"{"v":1,"t":"tiers","vm":"a","time_ns":9,"machine_ns":2000000000,"span_ns":100000000,"e_state":2,"set":true,
         "hot":22,"total":2048,"free":512,"share":1024,"fast":768,"waiting":256,"working_set":2560,"target":950,"moved_in":30,
-        "moved_out":10,"discarded":4,"stayed":1,"accessed":[255,0,9],"hot_parts":[128,0,0],"histogram":[0,256,512]}"#;
+        "moved_out":10,"discarded":4,"stayed":1,"accessed":[255,0,9],"hot_parts":[128,0,0],"histogram":[0,256,512],
+        "recent":[256,512,512,1024,2048,2560]}"#;
     /// A VM with 64 of 88 MiB in frames, and 8 on the disk.
     pub const PAGER: &str = r#"{"v":1,"t":"pager","vm":"a","time_ns":9,"machine_ns":2000000000,"span_ns":100000000,"resident":16384,
         "resident_limit":16384,"stored":4096,"store":1024,"store_limit":8192,"faults":50,"refaults":40,"came_in":45,
@@ -180,6 +185,7 @@ pub mod tests {
         assert_eq!([tiers.moved_in, tiers.moved_out, tiers.discarded], [30, 10, 4]);
         assert_eq!((&tiers.accessed[..], &tiers.hot_parts[..]), (&[255, 0, 9][..], &[128, 0, 0][..]));
         assert_eq!((tiers.hot, &tiers.histogram[..]), (22, &[0, 256, 512][..]));
+        assert_eq!(tiers.recent.iter().map(|bytes| bytes >> 20).collect::<Vec<_>>(), [1, 2, 2, 4, 8, 10]);
         let other = TIERS.replace("\"e_state\":2,\"set\":true", "\"e_state\":null").replace("950", "null");
         let Line::Tiers(other) = names.read(other.as_bytes()) else { panic!("{other}") };
         assert_eq!((other.state(), other.target), (None, None));

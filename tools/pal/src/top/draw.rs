@@ -26,6 +26,8 @@ pub struct View {
     pub help: bool,
     /// The screen stays as it is.
     pub paused: bool,
+    /// Columns of the screen; text that is printed has 80.
+    pub columns: usize,
     /// Lines of the table that are above the screen.
     pub scroll: usize,
     /// What was typed so far for another delay.
@@ -48,6 +50,7 @@ impl View {
             memory: true,
             help: false,
             paused: false,
+            columns: 80,
             scroll: 0,
             typed: None,
             message: None,
@@ -201,7 +204,7 @@ pub fn rows(state: &State, view: &View) -> Vec<String> {
             lines.extend(regions::rows(seen));
         }
         if view.memory {
-            lines.extend(vm.memory.rows());
+            lines.extend(vm.memory.rows(view.columns));
         }
     }
     if view.help {

@@ -86,6 +86,7 @@ fn render(frame: &mut Frame<'_>, state: &State, view: &mut View) {
     let (title, head) = draw::head(state, view);
     let heights = [Constraint::Length(head.len() as u16 + 1), Constraint::Length(1), Constraint::Min(0)];
     let [above, titles, table] = Layout::vertical(heights).areas(frame.area());
+    view.columns = table.width.into();
     let rows = draw::rows(state, view);
     view.scroll = view.scroll.min(rows.len().saturating_sub(table.height.into()));
     let bold = Style::default().add_modifier(Modifier::BOLD);
@@ -247,6 +248,22 @@ mod tests {
         let help = screen(&example(), &mut view, 80, 24);
         assert!(help.iter().any(|line| line.starts_with("q, Ctrl-c     leave")), "{help:?}");
         assert!(help.last().unwrap().starts_with("A dash") || help[23].is_empty(), "{help:?}");
+    }
+
+    #[test]
+    fn a_map_of_memory_is_as_wide_as_the_terminal() {
+        let mut state = example();
+        let (accessed, hot) = (vec![255; 64], vec![0; 64]);
+        state.add(
+            &serde_json::json!({ "v": 1, "t": "tiers", "vm": "web", "machine_ns": 1, "span_ns": 1, "accessed": accessed,
+                "hot_parts": hot })
+            .to_string(),
+        );
+        for (width, cells) in [(80, 64), (50, 32), (12, 6)] {
+            let shown = screen(&state, &mut View::new("lab", 1.0), width, 24);
+            let map = format!("    |{}|", "▒".repeat(cells));
+            assert!(shown.contains(&map), "{width}: {shown:#?}");
+        }
     }
 
     #[test]

@@ -353,12 +353,13 @@ pub(super) mod tests {
                 let one = json!({ "v": 1, "t": t, "vm": text, "vms": [text, 1], "span_ns": span, "machine_ns": span, "exits": { "io": number },
                     "vcpus": [{ "ran_ns": number }, text], "pcpus": [{ "pcpu": number, "busy_ns": number, "idle_ns": number }, 3],
                     "guest": { "cycles": number, "instructions": number }, "switches": number, "fast": number, "waiting": number,
-                    "moved_in": number, "faults": number, "target": number, "e_state": number, "stored": number }).to_string();
+                    "moved_in": number, "faults": number, "target": number, "e_state": number, "stored": number, "accessed": [number, 9], "hot_parts": [number],
+                    "recent": [number, text] }).to_string();
                 state.add(&one);
                 state.add(&one);
             }
             for vm in &state.refresh().vms {
-                let _rates = (vm.cpu(), vm.exits_per_second(), vm.ipc(), vm.reasons(), vm.memory.rows());
+                let _rates = (vm.cpu(), vm.exits_per_second(), vm.ipc(), vm.reasons(), vm.memory.rows(number as usize % 200));
             }
             state.add(&json!([text]).to_string());
             state.add(&text);

@@ -81,6 +81,7 @@ fn tiers(samples: &mut Samples, now: Tiers) -> Map<String, Value> {
         ("accessed", json!(&now.accessed[..])),
         ("hot_parts", json!(&now.hot_parts[..])),
         ("histogram", json!(now.histogram)),
+        ("recent", json!(now.recent)),
         ("target", json!((now.target != 0).then_some(now.target))),
     ] {
         line.insert(key.to_owned(), value);
@@ -130,6 +131,7 @@ mod tests {
                 fast: 40,
                 waiting: 7,
                 target: if time_ns == 2000 { 900 } else { 0 },
+                recent: [1, 2, 3, 4, 5, 6],
                 counts: [3 * moved, moved, 0, 1],
                 ..Tiers::default()
             };
@@ -141,7 +143,8 @@ mod tests {
             json!({ "v": 1, "t": "tiers", "vm": "b", "time_ns": 1000, "machine_ns": 0, "span_ns": 1000, "moved_in": 15,
                 "moved_out": 5, "discarded": 0, "stayed": 1, "e_state": 3, "set": false, "hot": 0, "total": 100, "free": 0,
                 "share": 60, "fast": 40, "waiting": 7, "working_set": 0, "target": null,
-                "accessed": vec![0; 64], "hot_parts": vec![0; 64], "histogram": vec![0; 32] })
+                "accessed": vec![0; 64], "hot_parts": vec![0; 64], "histogram": vec![0; 32],
+                "recent": [1, 2, 3, 4, 5, 6] })
         );
         let second = read(2000, 2000, 9);
         let of = |line: &Value, keys: [&str; 5]| keys.map(|key| line[key].clone());

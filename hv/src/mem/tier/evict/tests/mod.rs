@@ -10,6 +10,7 @@ use std::vec::Vec;
 use abi::config::Replacement as Name;
 use abi::tiers::{HotPolicy, Sharing};
 use proptest::prelude::*;
+use records::tiers::WINDOWS;
 
 use self::model::Model;
 use super::*;
@@ -243,6 +244,10 @@ impl Heat for Below {
     fn hot(&self, first: Gfn, _: u8) -> u64 {
         let pages = self.0.saturating_sub(first.0).min(64);
         (1u128 << pages).wrapping_sub(1) as u64
+    }
+
+    fn recent(&self, first: Gfn) -> [u64; WINDOWS] {
+        [self.hot(first, 1); WINDOWS]
     }
 
     fn grain(&self, _: Gfn) -> Grain {
