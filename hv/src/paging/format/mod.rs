@@ -51,7 +51,8 @@ pub trait PteFormat: Send + Sync + 'static {
     /// An entry that points to a table and restricts nothing.
     fn table(frame: Hfn) -> u64;
 
-    /// A leaf with accessed and dirty bits clear. `to` is aligned to what an entry of `level` spans.
+    /// A leaf with accessed and dirty bits clear. `to` is aligned to what an entry of `level` spans, and its bits are the leaf's,
+    /// beside those of `level` and `attr`.
     fn leaf(to: Hpa, level: u8, attr: Self::Attr) -> u64;
 
     /// What an entry of a table of `level` says.

@@ -231,12 +231,14 @@ impl<F: PteFormat, M: TableMemory> Table<F, M> {
         // Again from the start if the processor sets a bit in the old leaf meanwhile: each of the new ones inherits it.
         loop {
             if let Entry::Leaf { to, attr } = F::decode(raw, level) {
+                // Which pages of a joined leaf were accessed is not known.
+                let mark = if raw & F::ACCESSED == 0 { 0 } else { raw & F::JOINED };
+                let bits = raw & (F::ACCESSED | F::DIRTY) | mark;
+                let first = F::leaf(to, level - 1, attr) | bits;
                 for n in 0..ENTRIES {
-                    let to = Hpa(to.0 + n as u64 * span(level - 1));
-                    // Which pages of a joined leaf were accessed is not known.
-                    let mark = if raw & F::ACCESSED == 0 { 0 } else { raw & F::JOINED };
-                    let bits = raw & (F::ACCESSED | F::DIRTY) | mark;
-                    self.memory.store(child, n, F::leaf(to, level - 1, attr) | bits);
+                    let at = n as u64 * span(level - 1);
+                    debug_assert_eq!(first | at, F::leaf(Hpa(to.0 + at), level - 1, attr) | bits);
+                    self.memory.store(child, n, first | at);
                 }
             }
             match self.memory.compare_exchange(table, index, raw, F::table(child)) {
