@@ -231,9 +231,9 @@ fn reads(context: &Context, mode: &str) -> Result<()> {
 /// Fast memory of the machine with two guests, in frames.
 const SHARED: u64 = 16 << 8;
 
-/// Two guests share fast memory: `needy` writes all over 8 MiB for `ms` milliseconds, `idle` sleeps for `sleep` seconds. What the
-/// statistics say of their tiers.
-fn two(context: &Context, sharing: &str, ms: u64, sleep: u64) -> Result<[Value; 2]> {
+/// Two guests share fast memory: `needy` writes all over 8 MiB for `ms` milliseconds, `idle` executes this. What the
+/// statistics say of their tiers. `options`: more of the machine.
+fn two(context: &Context, sharing: &str, ms: u64, idle: &str, options: &[&str]) -> Result<[Value; 2]> {
     let vm = |name: &str, weight: u64, exec: &str| {
         format!(
             "[[vm]]\nname = \"{name}\"\nmemory_mib = 96\nweight = {weight}\nmode = \"{}\"\nnested_page = \"4K\"\n\
@@ -242,13 +242,15 @@ fn two(context: &Context, sharing: &str, ms: u64, sleep: u64) -> Result<[Value; 
             context.memlat.display()
         )
     };
-    let (needy, idle) = (format!("/memlat latency 8 {ms}"), format!("sleep {sleep}"));
-    let text = format!("version = 1\n{}{}", vm("idle", 768, &idle), vm("needy", 256, &needy));
+    let needy = format!("/memlat latency 8 {ms}");
+    let text = format!("version = 1\n{}{}", vm("idle", 768, idle), vm("needy", 256, &needy));
     let config = context.file("two.toml", text)?;
     let (stats, logs) = (context.path("stats.json"), context.path("logs"));
     let fast = (SHARED >> 8).to_string();
     let machine = ["run", "--config", &config, "--fast-mem", &fast, "--fast-sharing", sharing];
-    context.pal([&machine[..], &["--stats", &stats, "--log-dir", &logs]].concat(), None)?.status(0)?;
+    context
+        .pal([&machine[..], options, &["--stats", &stats, "--log-dir", &logs]].concat(), None)?
+        .status(0)?;
     let log = std::fs::read_to_string(format!("{logs}/needy.log"))?;
     ensure!(log.contains(", right"), "{log}");
     let stats = read_stats(&stats)?;
@@ -264,7 +266,7 @@ fn two(context: &Context, sharing: &str, ms: u64, sleep: u64) -> Result<[Value; 
 /// Both begin with an eighth of the fast memory. The one whose hot pages find no room there gets more, step by step; the other keeps an
 /// eighth, and uses little of it.
 fn needs(context: &Context, sharing: &str) -> Result<()> {
-    let [idle, needy] = two(context, sharing, 5500, 7)?;
+    let [idle, needy] = two(context, sharing, 5500, "sleep 7", &[])?;
     let count = |tiers: &Value, key: &str| tiers[key].as_u64().unwrap_or(u64::MAX);
     let share = |tiers: &Value| count(tiers, "fast_share");
     ensure!(count(&idle, "e_state") == 7 && share(&idle) == SHARED / 8, "{idle}");
@@ -278,14 +280,19 @@ fn needs(context: &Context, sharing: &str) -> Result<()> {
     Ok(())
 }
 
-/// The one in need ends first. Until then it has a quarter by its weight, and most of it by working sets; then all is the other one's.
+/// A guest that idles until the one in need has ended, and then runs long enough to hear of that: shares are asked for when a sample is
+/// taken, by its own time.
+const ENDS_LAST: &str = "sleep 12; /memlat latency 1 500";
+
+/// The one in need ends first. Until then it has a quarter by its weight, and most of it by working sets; then all is the other one's. Time is
+/// that of instructions: how fast the machine is that runs this decides nothing.
 fn divided(context: &Context) -> Result<()> {
     let count = |tiers: &Value, key: &str| tiers[key].as_u64().unwrap_or(0);
     let share = |tiers: &Value| count(tiers, "fast_share");
-    let [idle, needy] = two(context, "shares", 5500, 20)?;
+    let [idle, needy] = two(context, "shares", 5500, ENDS_LAST, &["--deterministic"])?;
     ensure!([share(&idle), share(&needy)] == [SHARED, SHARED / 4], "{idle} {needy}");
     ensure!(count(&needy, "fast_frames") > SHARED / 5 && count(&needy, "hot_waiting") > 0, "{needy}");
-    let [idle, needy] = two(context, "wss", 5500, 20)?;
+    let [idle, needy] = two(context, "wss", 5500, ENDS_LAST, &["--deterministic"])?;
     ensure!(share(&idle) == SHARED && share(&needy) > SHARED / 2 && share(&needy) < SHARED, "{idle} {needy}");
     ensure!(count(&needy, "fast_frames") > SHARED / 3, "{needy}");
     Ok(())
