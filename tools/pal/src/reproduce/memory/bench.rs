@@ -54,6 +54,8 @@ pub struct Setting {
     pub fast: u64,
     /// What says which pages leave.
     pub evict: &'static str,
+    /// What says which pages are hot.
+    pub policy: &'static str,
 }
 
 /// A run of memlat.
@@ -181,7 +183,7 @@ impl Drop for Running {
 impl Setting {
     /// On nested tables, with what the hypervisor does by itself.
     pub const fn nested(sharing: &'static str, fast: u64) -> Setting {
-        Setting { mode: "nested", sharing, fast, evict: "lazy" }
+        Setting { mode: "nested", sharing, fast, evict: "lazy", policy: "threshold" }
     }
 
     /// Whether pages move.
@@ -190,10 +192,19 @@ impl Setting {
     }
 
     fn words(self, memlat: &str) -> Vec<String> {
-        let Setting { mode, sharing, fast, evict } = self;
+        let Setting { mode, sharing, fast, evict, policy } = self;
         let fast = fast.to_string();
         let mut words = vec!["--lab-from", "session", "--lab-time", "--nested-page", "4K", "--mode", mode];
-        words.extend(["--fast-mem", &fast, "--fast-sharing", sharing, "--fast-evict", evict]);
+        words.extend([
+            "--fast-mem",
+            &fast,
+            "--fast-sharing",
+            sharing,
+            "--fast-evict",
+            evict,
+            "--fast-policy",
+            policy,
+        ]);
         let exec = format!("/memlat {memlat}");
         words.into_iter().chain(["--exec", &exec]).map(str::to_owned).collect()
     }
@@ -254,6 +265,7 @@ mod tests {
             session("a", Setting { mode: "shadow", ..setting }, "load 1 2", ""),
             session("a", Setting { sharing: "static", ..setting }, "load 1 2", ""),
             session("a", Setting { evict: "clock", ..setting }, "load 1 2", ""),
+            session("a", Setting { policy: "histogram", ..setting }, "load 1 2", ""),
             session("a", setting, "load 1 3", ""),
             session("a", setting, "load 1 2", "E7"),
         ];
