@@ -193,6 +193,7 @@ keys! {
     PIECES = "pieces", PIECES_IN = "pieces_in", PIECES_OUT = "pieces_out", PIECES_JOINED = "pieces_joined",
     PAGE_MOVE_TICKS = "page_move_ticks", PIECE_MOVE_TICKS = "piece_move_ticks",
     PAGE_MOVE_LONGEST = "page_move_longest", PIECE_MOVE_LONGEST = "piece_move_longest",
+    JOIN_TICKS = "join_ticks", JOIN_LONGEST = "join_longest",
     TARGET_PER_MILLE = "target_per_mille", TARGET_CALLS = "target_calls", EVICT_BY = "evict_by",
     // stats.paging.agile
     AGILE = "agile", NESTED_TABLES = "nested_tables", SHADOWED_TABLES = "shadowed_tables", FIRST_WRITES = "first_writes",

@@ -31,6 +31,8 @@ mod phase;
 
 pub(super) use phase::{TouchedPage, before_entry, touched};
 
+/// Moves of pages have one part of this many of a VCPU's time.
+const MOVE_SHARE: u64 = 8;
 /// Virtual time until the rest of a sample that was taken in part, and after which a VCPU looks again that could not begin its phase, in nanoseconds.
 const SOON_NS: u64 = 1_000_000;
 /// The same where a VCPU has no use of regions now.
@@ -141,9 +143,10 @@ fn look<V: Virt, M: HostMemory, H: Host>(
     if vm.tiers.as_ref().is_some_and(|tiers| tiers.has_moves()) {
         let began = host.tsc();
         let changes = vm.tier_batch(vcpu.id, &mut vcpu.work);
-        vm.tiers.iter().for_each(|tiers| tiers.took(host.tsc().wrapping_sub(began)));
+        let ticks = host.tsc().wrapping_sub(began);
+        vm.tiers.iter().for_each(|tiers| tiers.took(ticks));
         follow_changes(vcpu, changes);
-        next_ns = next_ns.min(ran_ns + SOON_NS);
+        next_ns = next_ns.min(ran_ns + MOVE_SHARE * vm.clock.nanos(Tsc(ticks)).0);
     }
     if wanted.is_none() {
         return Some(next_ns).filter(|next_ns| *next_ns != u64::MAX);

@@ -137,7 +137,8 @@ impl<F: PteFormat<Attr = NestedAttr>, M: HostMemory> Vm<F, M> {
         if let Some(wish) = tiers.next_piece() {
             return self.do_task(tiers, &wish, vcpu, work);
         }
-        let wishes = tiers.batch();
+        // Without other processors a batch has nothing to share.
+        let wishes = tiers.batch(if self.shootdown.get().is_some() { BATCH } else { 1 });
         let mut outcomes = [Outcome::Pinned; BATCH];
         let changes = match self.take_out(tiers, &wishes, &mut outcomes, vcpu, work) {
             None => MapChanges::default(),

@@ -292,6 +292,8 @@ fn tiers<F: PteFormat<Attr = NestedAttr>, M: HostMemory>(json: &mut Json<'_>, vm
         (key::PIECE_MOVE_TICKS, now.counts.ticks[1]),
         (key::PAGE_MOVE_LONGEST, now.counts.longest[0]),
         (key::PIECE_MOVE_LONGEST, now.counts.longest[1]),
+        (key::JOIN_TICKS, now.counts.ticks[2]),
+        (key::JOIN_LONGEST, now.counts.longest[2]),
         (key::TARGET_PER_MILLE, now.target.0.map_or(0, Target::per_mille).into()),
         (key::TARGET_CALLS, now.target.1),
     ] {

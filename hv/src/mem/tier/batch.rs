@@ -3,8 +3,11 @@
 use arrayvec::ArrayVec;
 
 use super::list::{Placed, Side};
-use super::{BATCH, Tiers};
+use super::{BATCH, Tiers, Work};
 use crate::arch::addr::{Gfn, Hfn};
+
+/// Pages that one call looks at: those for which there is no room are given up, which takes time, too.
+pub(super) const MOST_TRIES: usize = 32;
 
 /// A page that is to move.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -32,12 +35,14 @@ pub enum Outcome {
 }
 
 impl Tiers {
-    /// The next pages to move. Each is to be [settled](Tiers::settle).
-    pub fn batch(&self) -> ArrayVec<Wish, BATCH> {
+    /// The next pages to move, `most` or fewer. Each is to be [settled](Tiers::settle).
+    pub fn batch(&self, most: usize) -> ArrayVec<Wish, BATCH> {
         let mut state = self.state.lock();
-        state.last_is_piece = false;
+        state.last = Work::Pages;
         let mut wishes = ArrayVec::new();
-        while !wishes.is_full()
+        let mut tries = 0..MOST_TRIES;
+        while wishes.len() < most.clamp(1, BATCH)
+            && tries.next().is_some()
             && let Some(number) = state.pending.pop()
         {
             let page = self.span.page(number);

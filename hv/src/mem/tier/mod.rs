@@ -59,7 +59,7 @@ use self::pool::FastPool;
 use self::sharing::{Demand, Driver, EState};
 use self::state::State;
 use self::target::Wanted;
-pub use self::view::{Counts, View};
+pub use self::view::{Counts, View, Work};
 use super::pager::Span;
 use super::pieces::OutOfMemory;
 use crate::arch::addr::{Gfn, Hfn};
@@ -68,8 +68,8 @@ use crate::arch::addr::{Gfn, Hfn};
 pub const MAX_SCAN: u32 = 512;
 /// Pages that one pass moves (`MAX_MFNS`, for which the thesis has no figure).
 pub const MAX_MOVES: usize = 512;
-/// Pages that move together: one shootdown for all.
-pub const BATCH: usize = 32;
+/// Pages at most that move together: one shootdown for all.
+pub const BATCH: usize = 4;
 /// Large leaves that one pass has split.
 pub const MAX_SPLITS: usize = 16;
 /// Pages among which one pass looks for hot ones that are not listed: 512 MiB.
@@ -160,7 +160,7 @@ impl Tiers {
             residents: None,
             pending,
             counts: Counts::default(),
-            last_is_piece: false,
+            last: Work::Pages,
             map: Map::default(),
         };
         Ok(Tiers {
@@ -287,10 +287,10 @@ impl Tiers {
         self.has_pending.load(Ordering::Relaxed)
     }
 
-    /// The last move, of a piece or of a batch of pages, took this many ticks of the host's TSC.
+    /// What [`Tiers::next_piece`] or [`Tiers::batch`] has handed out last took this many ticks of the host's TSC.
     pub fn took(&self, ticks: u64) {
         let mut state = self.state.lock();
-        let of = usize::from(state.last_is_piece);
+        let of = state.last as usize;
         state.counts.ticks[of] += ticks;
         state.counts.longest[of] = state.counts.longest[of].max(ticks);
     }

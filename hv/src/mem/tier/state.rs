@@ -12,7 +12,7 @@ use super::migration::PIECE;
 use super::policy::Bounds;
 use super::residents::Residents;
 use super::sharing::{Demand, Driver};
-use super::{Counts, GROUP, Grain, Heat, MAX_LOOK, MAX_MOVES, MAX_SCAN};
+use super::{Counts, GROUP, Grain, Heat, MAX_LOOK, MAX_MOVES, MAX_SCAN, Work};
 use crate::arch::addr::Gfn;
 use crate::mem::pager::Span;
 
@@ -41,8 +41,8 @@ pub struct State {
     pub pending: Vec<u32>,
     /// What has happened.
     pub counts: Counts,
-    /// The last that moved was a piece.
-    pub last_is_piece: bool,
+    /// What was handed out last.
+    pub last: Work,
     /// Where its hot pages were, when samples wanted to know.
     pub map: Map,
 }

@@ -4,7 +4,7 @@ use super::large::{JOINED, PAGES, Piece, Plan, REFUSED};
 use super::list::Placed;
 use super::migration::PIECE;
 use super::state::State;
-use super::{Outcome, Tiers};
+use super::{Outcome, Tiers, Work};
 use crate::arch::addr::{Gfn, Hfn};
 
 /// What is to be done with a piece.
@@ -61,7 +61,9 @@ impl Tiers {
                 Plan::Join => wish(Task::Join, true),
             };
         }
-        state.last_is_piece = matches!(found, Some(PieceWish { task: Task::In(_) | Task::Back { .. }, .. }));
+        if let Some(wish) = &found {
+            state.last = if wish.task == Task::Join { Work::Join } else { Work::Piece };
+        }
         self.show_pending(state);
         found
     }

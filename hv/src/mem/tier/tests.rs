@@ -90,7 +90,7 @@ fn perform(tiers: &Tiers, places: &mut BTreeMap<u64, Hfn>, mut outcome: impl FnM
         while let Some(wish) = tiers.next_piece() {
             tiers.settle_piece(&wish, Outcome::Pinned, false);
         }
-        for wish in tiers.batch() {
+        for wish in tiers.batch(BATCH) {
             let from = places.get(&wish.page.0).copied().unwrap_or(home(wish.page));
             if let Some(other) = outcome() {
                 tiers.settle(&wish, other);

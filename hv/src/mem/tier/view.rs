@@ -33,12 +33,23 @@ pub struct Counts {
     pub pieces_out: u64,
     /// Small leaves that were joined: pieces.
     pub joins: u64,
-    /// Ticks of the host's TSC that moves took: of single pages, and of pieces.
-    pub ticks: [u64; 2],
-    /// The longest: of a batch of single pages, and of a piece. The VCPU on whose behalf it was made was away for it.
-    pub longest: [u64; 2],
+    /// Ticks of the host's TSC that each kind of [`Work`] took.
+    pub ticks: [u64; 3],
+    /// The longest of each kind. The VCPU on whose behalf it was done was away for it.
+    pub longest: [u64; 3],
     /// Passes.
     pub passes: u64,
+}
+
+/// What a VCPU is away for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Work {
+    /// The move of a batch of pages.
+    Pages,
+    /// That of a piece.
+    Piece,
+    /// The leaves of a piece become one.
+    Join,
 }
 
 /// What can be seen of a VM's tiers now.

@@ -12,7 +12,7 @@ use crate::mem::tier::pool::FastPool;
 use crate::mem::tier::sharing::{Demand, EState};
 use crate::mem::tier::task::{PieceWish, Task};
 use crate::mem::tier::tests::{NoBytes, Table, home};
-use crate::mem::tier::{Outcome, Tiers};
+use crate::mem::tier::{BATCH, Outcome, Tiers};
 
 /// A VM of 16 MiB, with fast memory for six pieces, of which five find a run.
 fn machine(policy: HotPolicy) -> (Arc<FastPool>, Tiers) {
@@ -90,7 +90,7 @@ fn perform(
                 }
             }
         }
-        for wish in tiers.batch() {
+        for wish in tiers.batch(BATCH) {
             match wish.home {
                 Some(_) => {
                     assert_eq!(places.remove(&wish.page.0), Some(wish.fast));

@@ -19,7 +19,7 @@ use crate::mem::tier::pool::FastPool;
 use crate::mem::tier::residents::MAX_STEPS;
 use crate::mem::tier::sharing::{Demand, EState};
 use crate::mem::tier::tests::{NoBytes, Table, home, pool, tiers};
-use crate::mem::tier::{Grain, Outcome};
+use crate::mem::tier::{BATCH, Grain, Outcome};
 use crate::paging::random::Random;
 
 const FRAMES: u32 = 200;
@@ -62,7 +62,7 @@ fn perform(tiers: &Tiers, fast: &mut BTreeSet<u64>, pinned: &[u64]) {
         while let Some(wish) = tiers.next_piece() {
             tiers.settle_piece(&wish, Outcome::Pinned, false);
         }
-        for wish in tiers.batch() {
+        for wish in tiers.batch(BATCH) {
             if pinned.contains(&wish.page.0) {
                 tiers.settle(&wish, Outcome::Pinned);
             } else if wish.home.is_some() {
@@ -113,7 +113,7 @@ proptest! {
                     while let Some(wish) = tiers.next_piece() {
                         tiers.settle_piece(&wish, Outcome::Pinned, false);
                     }
-                    let wishes = tiers.batch();
+                    let wishes = tiers.batch(BATCH);
                     let moves: Vec<_> = wishes.iter().map(|wish| (wish.page.0 as u32, wish.home.is_some())).collect();
                     prop_assert_eq!(&moves, &model.batch(share), "{}, pass {}", name, n);
                     for wish in &wishes {
@@ -214,7 +214,7 @@ fn pages_that_could_not_come_have_their_turn_again() {
             while let Some(wish) = tiers.next_piece() {
                 tiers.settle_piece(&wish, Outcome::Pinned, false);
             }
-            for wish in tiers.batch() {
+            for wish in tiers.batch(BATCH) {
                 *tries.entry(wish.page.0).or_default() += 1;
                 tiers.settle(&wish, Outcome::Pinned);
             }

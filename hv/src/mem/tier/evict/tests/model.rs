@@ -11,6 +11,7 @@ use super::MAX_STEPS;
 use super::{FRAMES, PAGES};
 use crate::mem::replace::{AccessBits, Object, Page, Slot};
 use crate::mem::replacement::Replacement;
+use crate::mem::tier::batch::MOST_TRIES;
 use crate::mem::tier::tests::Table;
 use crate::mem::tier::{BATCH, Outcome};
 
@@ -212,7 +213,9 @@ impl Model {
     /// The next moves: a page, and whether it leaves.
     pub fn batch(&mut self, share: usize) -> Vec<(u32, bool)> {
         let mut moves: Vec<(u32, bool)> = vec![];
+        let mut tries = 0..MOST_TRIES;
         while moves.len() < BATCH
+            && tries.next().is_some()
             && let Some(page) = self.due.pop()
         {
             let leaves = self.fast.contains(&page);

@@ -85,7 +85,7 @@ fn perform(tiers: &Tiers, table: &mut Table, random: &mut Random, moves: u64) ->
             }
             tiers.settle_piece(&wish, outcome, is_whole);
         } else if tiers.has_moves() {
-            for wish in tiers.batch() {
+            for wish in tiers.batch(BATCH) {
                 let outcome = failed(random).unwrap_or(Outcome::Moved(home(wish.page)));
                 tiers.settle(&wish, outcome);
             }
