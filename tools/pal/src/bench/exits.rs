@@ -4,6 +4,7 @@
 
 use std::{collections::BTreeMap, path::Path, thread};
 
+use abi::telemetry::key;
 use anyhow::{Result, bail};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -32,7 +33,17 @@ pub struct Exits {
     pub row: &'static Row,
     /// By reason.
     pub each: BTreeMap<String, Exit>,
+    /// What the shadow tables counted of their page faults for one operation, by the statistics' names; empty without such tables.
+    pub faults: BTreeMap<String, f64>,
 }
+
+/// What the shadow tables count of page faults, with what a table says of it.
+pub const FAULTS: [(&str, &str); 4] = [
+    (key::GUEST_FAULTS, "the guest's own"),
+    (key::FILLED, "filled"),
+    (key::EMULATED_WRITES, "emulated writes"),
+    (key::UNSYNCED, "tables left to the guest"),
+];
 
 impl Exits {
     /// Exits for all reasons but port I/O, unless that is what the row does. The operations of the other rows make none; what there
@@ -88,7 +99,7 @@ pub fn count(
         let Some(figures) = run.records.rows.get(row.name) else {
             bail!("counting exits: no figures of {}", row.name)
         };
-        Ok((totals(&run.stats)?, figures.operations))
+        Ok((totals(&run.stats)?, faults(&run.stats), figures.operations))
     };
     let mut all = Vec::new();
     for &row in rows.iter().filter(|row| row.name != rows::first_instruction().name) {
@@ -98,8 +109,11 @@ pub fn count(
             let twice = run(row, TWICE);
             (once.join().expect("no thread panics"), twice)
         });
-        let ((once, few), (twice, many)) = (once?, twice?);
-        all.push(Exits { row, each: difference(&twice, &once, many.saturating_sub(few)) });
+        let ((once, faults_once, few), (twice, faults_twice, many)) = (once?, twice?);
+        let operations = many.saturating_sub(few);
+        let faults = difference(&faults_twice, &faults_once, operations);
+        let faults = faults.into_iter().map(|(name, exit)| (name, exit.count)).collect();
+        all.push(Exits { row, each: difference(&twice, &once, operations), faults });
     }
     Ok(all)
 }
@@ -125,6 +139,12 @@ fn totals(stats: &Value) -> Result<Totals> {
         *total = (total.0 + count, total.1 + ticks);
     }
     Ok(totals)
+}
+
+/// What the shadow tables have counted in the same document; no ticks.
+fn faults(stats: &Value) -> Totals {
+    let count = |name: &str| stats.pointer(&format!("/guests/0/paging/shadow/{name}"))?.as_u64();
+    FAULTS.iter().filter_map(|(name, _)| Some(((*name).to_owned(), (count(name)?, 0)))).collect()
 }
 
 /// What `totals` has more than `empty`, divided by the number of operations.
@@ -156,7 +176,11 @@ mod tests {
             ]}]})
         };
         let (empty, full) = (totals(&document(50)).unwrap(), totals(&document(250)).unwrap());
-        let exits = Exits { row: &crate::bench::rows::ROWS[0], each: difference(&full, &empty, 100) };
+        let exits = Exits {
+            row: &crate::bench::rows::ROWS[0],
+            each: difference(&full, &empty, 100),
+            faults: BTreeMap::new(),
+        };
         assert_eq!(exits.by_cost().collect::<Vec<_>>(), [("cpuid", &Exit { count: 2.0, ticks: 200.0 })]);
         assert_eq!(
             (exits.total(), exits.met(Column::hypervisor(Machine::QemuSvm, Mode::Shadow))),
@@ -172,7 +196,7 @@ mod tests {
         let exit = |count| Exit { count, ticks: 900.0 };
         // Port I/O is not the row's.
         let each = BTreeMap::from([("page-fault".to_owned(), exit(2.0)), ("io".to_owned(), exit(0.5))]);
-        let exits = || vec![Exits { row, each: each.clone() }];
+        let exits = || vec![Exits { row, each: each.clone(), faults: BTreeMap::new() }];
         let counted = [
             (Column::hypervisor(Machine::QemuSvm, Mode::Shadow), exits()),
             (Column::hypervisor(Machine::BochsVtx, Mode::Shadow), exits()),

@@ -65,6 +65,7 @@ pub fn document(
                 "column": column,
                 "row": exits.row.name,
                 "per_operation": exits.each,
+                "page_faults": exits.faults,
                 "total": exits.total(),
                 "compared_with": exits.figures(of),
                 "met": exits.met(of),

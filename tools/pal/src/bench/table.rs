@@ -2,7 +2,7 @@
 
 use super::{
     column::Column,
-    exits::Exits,
+    exits::{Exits, FAULTS},
     results::{Cost, Judgement, Results},
     rows::Figure,
     switches::Switches,
@@ -150,6 +150,12 @@ pub fn exits(column: Column, rows: &[Exits]) -> String {
                 format!("{:.3}", exit.count),
                 grouped(exit.ticks),
             ]);
+            if reason == "page-fault" {
+                let counts = FAULTS.map(|(name, what)| Some((what, row.faults.get(name)?)));
+                for (what, count) in counts.into_iter().flatten() {
+                    lines.push([String::new(), format!("  {what}"), format!("{count:.3}"), dash()]);
+                }
+            }
         }
     }
     align(&lines, &[0, 1])
@@ -274,7 +280,14 @@ mod tests {
     fn exits_stand_beside_the_figures() {
         let row = rows::select(&["fork-wait".into()]).unwrap()[0];
         let each = std::iter::once(("page-fault".to_owned(), Exit { count: 30.25, ticks: 900.0 })).collect();
-        let text = render(&example(), &[(NESTED, vec![Exits { row, each }])]);
+        let faults =
+            [("guest_faults", 10.5), ("filled", 19.75)].map(|(name, count)| (name.to_owned(), count));
+        let exits_of = [Exits { row, each, faults: faults.into() }];
+        let lines = exits(NESTED, &exits_of);
+        let words: Vec<Vec<_>> = lines.lines().map(|line| line.split_whitespace().collect()).collect();
+        assert_eq!(words[2], ["the", "guest's", "own", "10.500", "–"], "{lines}");
+        assert_eq!(words[3], ["filled", "19.750", "–"], "{lines}");
+        let text = render(&example(), &[(NESTED, exits_of.into())]);
         let lines: Vec<_> = text.lines().collect();
         assert!(lines[0].ends_with("exits  KVM  goal"), "{text}");
         let words = |line: &str| line.split_whitespace().rev().take(4).map(str::to_owned).collect::<Vec<_>>();
