@@ -12,7 +12,7 @@ use crate::{context::Context, pty::Person};
 pub const CASES: &[Case] = &[
     only("qemu-svm", "overcommit: stress in a third of its memory", third)
         .also(&["shadow"])
-        .more(&["switch=50", "agile"]),
+        .more(&["switch=50", "agile", "agile,machine=commodity"]),
     only("qemu-svm", "overcommit: pages on a disk", on_disk).more(&["shadow"]),
     only("qemu-svm", "overcommit: a guest that finds no room ends, another goes on", no_room),
     only("qemu-svm", "overcommit: free pages that a guest reports", reports).more(&[
@@ -22,7 +22,7 @@ pub const CASES: &[Case] = &[
     ]),
     only("qemu-svm", "overcommit: a balloon by the monitor", balloon),
     only("qemu-svm", "overcommit: two guests of 512 MiB in 768 MiB", two)
-        .more(&["shadow", "switch=50", "agile"])
+        .more(&["shadow", "switch=50", "agile", "agile,machine=commodity"])
         .at_length(),
     only("qemu-svm", "overcommit: stress on two processors", processors).more(&["shadow"]).at_length(),
     only("qemu-svm", "overcommit: two guests with pages on one disk", share_disk).at_length(),
