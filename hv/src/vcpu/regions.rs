@@ -148,7 +148,7 @@ fn look<V: Virt, M: HostMemory, H: Host>(
         vm.tiers.iter().for_each(|tiers| tiers.took(ticks));
         follow_changes(vcpu, changes);
         // After a join, or on a busy development machine, pages that wait do not wait seven times as long.
-        let wait_ns = (MOVE_SHARE * vm.clock.nanos(Tsc(ticks)).0).min(SOON_NS);
+        let wait_ns = vm.clock.nanos(Tsc(ticks)).0.saturating_mul(MOVE_SHARE).min(SOON_NS);
         next_ns = next_ns.min(ran_ns + wait_ns);
     }
     if wanted.is_none() {

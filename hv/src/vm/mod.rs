@@ -3,8 +3,8 @@
 //! Made by `guest::build`, used by `vcpu::run` and the monitor. Lock order: `chipset`, then `memory`, then that of a virtio
 //! device, then `shadow`, then the pager's; none is held while a guest runs. The holder of `shadow` may wait for other PCPUs
 //! in a [`Shootdown`]. So a PCPU that waits for it, or for a lock whose holder may wait for it, answers shootdowns meanwhile:
-//! [`Vm::lock_shadow`], [`Vm::lock_memory`], [`Vm::read_memory`]. A PCPU that waits for `memory` must not hold a lock for which
-//! others wait without answering, such as the chipset.
+//! [`Vm::lock_shadow`], [`Vm::share_shadow`], [`Vm::lock_memory`], [`Vm::read_memory`]. A PCPU that waits for `memory` must not hold
+//! a lock for which others wait without answering, such as the chipset.
 
 pub mod clock;
 pub mod counter_page;

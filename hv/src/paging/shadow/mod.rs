@@ -1,7 +1,8 @@
 //! Shadow paging: tables that map guest-virtual to host-physical addresses, made from the guest's own tables
 //! and the [`P2m`](super::p2m::P2m) as the guest touches memory, and kept while they hold.
 //!
-//! [`Shadow`] owns the shadow pages of one VM in a bounded [`pool`]; its VCPUs work on them one at a time (see [`shootdown`]).
+//! [`Shadow`] owns the shadow pages of one VM in a bounded [`pool`]; its VCPUs work on them one at a time (see [`shootdown`]), but
+//! for faults that some of them may handle [together](concurrent).
 //! Callers are the exit handlers for page faults, INVLPG, and writes to CR0, CR3, CR4 and EFER, and all code that writes guest
 //! memory on the guest's behalf ([`written`](Shadow::written)). What must hold between two calls:
 //!

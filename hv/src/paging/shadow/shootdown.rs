@@ -1,8 +1,8 @@
 //! Shadow tables that several VCPUs use at a time.
 //!
 //! One VCPU after the other works on the tables, under the lock of the VM, except for what [several may do together](super::concurrent);
-//! all of them may walk these tables meanwhile, and remember what they found. What the guest changes, the guest flushes, on each VCPU by itself. What the engine takes away without
-//! the guest's knowledge must be forgotten by all before it counts on that:
+//! all of them may walk these tables meanwhile, and remember what they found. What the guest changes, the guest flushes, on each VCPU
+//! by itself. What the engine takes away without the guest's knowledge must be forgotten by all before it counts on that:
 //!
 //! - the right to write to a table, before the table is read ([`super::pool::Pool::protect`]);
 //! - a page, before it becomes another ([`super::pool::Pool::create`]);

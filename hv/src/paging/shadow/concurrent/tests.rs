@@ -10,6 +10,7 @@ use crate::mem::guest_memory::GuestMemory;
 use crate::mem::host_access::VecHost;
 use crate::mem::table_memory::{ENTRIES, TableMemory};
 use crate::paging::format::npt::Npt;
+use crate::paging::guest_walk::PagingState;
 use crate::paging::p2m::P2m;
 use crate::paging::random::Random;
 use crate::paging::range::GpaRange;
@@ -96,17 +97,27 @@ impl<'a> Guest<'a> {
         }
         let mut shadow = Shadow::new(frames, 64, 40, Tuning::default()).unwrap();
         shadow.share(VCPUS as usize, Arc::new(Silent));
-        for vcpu in 0..VCPUS {
-            shadow.switch_vcpu(vcpu);
-            let _first = shadow.load(AddressSpace::new(&p2m, &VmMemory::new(&p2m, &host), &STATE));
-        }
-        Guest { p2m, host, shadow: RwLock::new(shadow) }
+        let guest = Guest { p2m, host, shadow: RwLock::new(shadow) };
+        (0..VCPUS).for_each(|vcpu| guest.load(vcpu, &STATE));
+        guest
+    }
+
+    /// A VCPU loads its root.
+    fn load(&self, vcpu: u32, state: &PagingState) {
+        let memory = VmMemory::new(&self.p2m, &self.host);
+        let mut shadow = self.shadow.write().unwrap();
+        shadow.switch_vcpu(vcpu);
+        let _processor_is_not_modelled = shadow.load(AddressSpace::new(&self.p2m, &memory, state));
     }
 
     /// A fault of a VCPU as the run loop handles it. Whether it was handled while others could handle theirs.
     fn fault(&self, vcpu: u32, fault: PageFault) -> (ShadowOutcome, bool) {
+        self.fault_in(vcpu, &STATE, fault)
+    }
+
+    fn fault_in(&self, vcpu: u32, state: &PagingState, fault: PageFault) -> (ShadowOutcome, bool) {
         let memory = VmMemory::new(&self.p2m, &self.host);
-        let space = AddressSpace::new(&self.p2m, &memory, &STATE);
+        let space = AddressSpace::new(&self.p2m, &memory, state);
         if let Some(outcome) = self.shadow.read().unwrap().fault_together(vcpu, space, fault) {
             return (outcome, true);
         }
@@ -180,6 +191,8 @@ fn what_needs_the_tables_exclusively_is_refused() {
     write(101, 0);
     write(102, (TABLES.start * PAGE_SIZE) | PTE | USED);
     write(500, data | PTE | USED);
+    // Not filled ahead, as it was not accessed.
+    write(501, data | PTE);
     let fault = |vcpu, index: u64, access| guest.fault(vcpu, PageFault::new(Gva(index << 12), access));
     // No page is known yet; then there is no record for these 64 entries.
     assert!(matches!(fault(0, 0, Access::READ), (ShadowOutcome::Filled { .. }, false)));
@@ -197,4 +210,30 @@ fn what_needs_the_tables_exclusively_is_refused() {
     // A table is write-protected.
     assert!(matches!(fault(0, 102, Access::WRITE), (_, false)));
     guest.shadow.read().unwrap().check(&guest.p2m, &memory, &STATE).unwrap();
+}
+
+/// The page that a VCPU found last is of an address space that it has left, and that another VCPU is in.
+#[test]
+fn a_fault_is_handled_in_the_vcpus_own_address_space() {
+    let frames = Frames::new(400);
+    let guest = Guest::new(&frames, &mut Random(1));
+    let memory = VmMemory::new(&guest.p2m, &guest.host);
+    let write = |at: u64, entry: u64| memory.write(Gpa(at), &entry.to_le_bytes()).unwrap();
+    // In the other address space the second table of level 1 is the first.
+    write(4 * PAGE_SIZE, (5 * PAGE_SIZE) | PTE);
+    write(5 * PAGE_SIZE, (6 * PAGE_SIZE) | PTE);
+    write(6 * PAGE_SIZE, ((TABLES.start + 1) * PAGE_SIZE) | PTE);
+    let other = PagingState { cr3: 4 * PAGE_SIZE, ..STATE };
+    let data = TABLES.end * PAGE_SIZE;
+    for (table, entry) in [(TABLES.start, 0), (TABLES.start + 1, data | PTE | USED)] {
+        write(table * PAGE_SIZE + 8 * 100, entry);
+    }
+    write(TABLES.start * PAGE_SIZE + 8 * 120, data | PTE | USED);
+    let at = |index: u64| PageFault::new(Gva(index << 12), Access::READ);
+    assert!(matches!(guest.fault(0, at(120)), (ShadowOutcome::Filled { .. }, false)));
+    assert_eq!(guest.fault(0, at(100)), (ShadowOutcome::GuestFault(0), true));
+    guest.load(0, &other);
+    guest.load(1, &STATE);
+    assert!(matches!(guest.fault_in(0, &other, at(100)), (ShadowOutcome::Filled { .. }, false)));
+    guest.shadow.read().unwrap().check(&guest.p2m, &memory, &other).unwrap();
 }
