@@ -64,7 +64,7 @@ fn engines(context: &Context) -> Result<()> {
     let guest = |name: &str, mode: &str| {
         format!(
             "[[vm]]\nname = \"{name}\"\nmemory_mib = 96\nmode = \"{mode}\"\nnested_page = \"4K\"\n\
-             put = [\"{}:/memlat\"]\nexec = \"/memlat latency 2 1200\"\n",
+             put = [\"{}:/memlat\"]\nexec = \"/memlat latency 2 2400\"\n",
             context.memlat.display()
         )
     };
