@@ -10,9 +10,11 @@ use super::{Case, boot::read_stats, only, stress::here};
 use crate::{context::Context, pty::Person};
 
 pub const CASES: &[Case] = &[
-    only("qemu-svm", "overcommit: stress in a third of its memory", third)
-        .also(&["shadow"])
-        .more(&["switch=50", "agile", "agile,machine=commodity"]),
+    only("qemu-svm", "overcommit: stress in a third of its memory", third).also(&["shadow"]).more(&[
+        "switch=50",
+        "agile",
+        "agile,machine=commodity",
+    ]),
     only("qemu-svm", "overcommit: pages on a disk", on_disk).more(&["shadow"]),
     only("qemu-svm", "overcommit: a guest that finds no room ends, another goes on", no_room),
     only("qemu-svm", "overcommit: free pages that a guest reports", reports).more(&[
