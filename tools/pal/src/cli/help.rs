@@ -88,6 +88,8 @@ The same guest elsewhere:
                                       repeats to the last count
   cargo pal run --lab zen3 --lab-time --exec 'time ls'
                                       its clocks follow the modelled cycles
+  cargo pal run --lab zen3 --vcpus 2 --pcpus 2 --lab-step 2000
+                                      truer waits for locks, a longer run
 
 What it does, while it does it (docs/telemetry.md):
   cargo pal run --lab zen3 --samples samples.jsonl --exec true
