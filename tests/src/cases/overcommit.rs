@@ -228,9 +228,9 @@ fn reports(context: &Context) -> Result<()> {
     let stats = read_stats(&stats)?;
     let paging = &stats["guests"][0]["paging"];
     let counted = |of: &str, name: &str| paging[of][name].as_u64().unwrap_or(0);
-    // Half of the file at least, from frames and from the store: 9 800 to 12 400 of 16 000 pages in six runs. What shares a block of
-    // 2 MiB with other memory is not reported.
-    ensure!(counted("balloon", "reported") > 10_000 && counted("pager", "discarded") > 8_000, "{stats}");
+    // A quarter of the file at least, from frames and from the store: 6 300 to 12 400 of 16 000 pages in fourteen runs on two machines.
+    // What shares a block of 2 MiB with other memory is not reported, and where the file's pages lie differs from run to run.
+    ensure!(counted("balloon", "reported") > 10_000 && counted("pager", "discarded") > 4_000, "{stats}");
     ensure!(counted("pager", "went_out") > 5_000, "{stats}");
     Ok(())
 }
