@@ -1,6 +1,5 @@
 //! The source of the scheduler, of the word that says which VCPUs sleep, and of what VCPUs that fill shadow entries agree on, as it
-//! is, with loom's locks and atomics: see
-//! `hv/src/sched/sync.rs`.
+//! is, with loom's locks and atomics: see `hv/src/sched/sync.rs`.
 
 extern crate alloc;
 
