@@ -126,9 +126,10 @@ impl<M: TableMemory, F: PteFormat> Shadow<M, F> {
         space: AddressSpace<'_, impl TableMemory, impl GuestMemory>,
         fault: PageFault,
     ) -> Option<ShadowOutcome> {
-        let (masks, leaves) = self.masks_and_leaves(vcpu)?;
+        let masks = self.masks(vcpu)?;
         let fault = fault.within(masks.linear);
-        let leaf = *leaves.find(&self.pool, self.pool.root_of(vcpu), fault.gva)?;
+        let leaf =
+            *self.leaf_caches.get(vcpu as usize)?.find(&self.pool, self.pool.root_of(vcpu), fault.gva)?;
         let mut tables = Together { shadow: self, reserved: masks.reserved };
         let outcome = tables.fast_path(space, fault, leaf)?;
         self.concurrent.count(outcome).then_some(outcome)

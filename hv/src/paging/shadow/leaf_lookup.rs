@@ -33,7 +33,7 @@ pub(super) struct Leaf {
 pub(super) struct LeafCache([Option<CachedLeaf>; 8]);
 
 #[derive(Clone, Copy, Debug)]
-pub(super) struct CachedLeaf {
+struct CachedLeaf {
     links: (u64, u32),
     place: u64,
     leaf: Leaf,
@@ -67,12 +67,6 @@ impl LeafCache {
         let is_good = known.place == Self::place(root, gva) && known.links == pool.links(known.leaf.table);
         is_good.then_some(&known.leaf)
     }
-
-    /// A page was found.
-    #[inline(always)]
-    pub(super) fn note(&mut self, gva: Gva, found: CachedLeaf) {
-        self.0[Self::slot(gva)] = Some(found);
-    }
 }
 
 /// No page of level 1 was found: the outcome, or `None` if the slow path must decide.
@@ -96,7 +90,7 @@ impl<M: TableMemory, F: PteFormat> Shadow<M, F> {
     /// The page of level 1 for `gva` that was found lately, if links still lead to it from the root in use.
     #[inline(always)]
     pub(super) fn known_leaf(&self, gva: Gva) -> Option<&Leaf> {
-        self.leaves().find(&self.pool, self.pool.root(), gva)
+        self.leaf_caches.get(self.current_vcpu as usize)?.find(&self.pool, self.pool.root(), gva)
     }
 
     /// The page of level 1 for the address of a fault.
@@ -132,8 +126,9 @@ impl<M: TableMemory, F: PteFormat> Shadow<M, F> {
         let leaf = self.leaf_of(table);
         if !is_pae {
             let (links, place) = (self.pool.links(table), LeafCache::place(Some(root), gva));
-            let found = CachedLeaf { links, place, leaf };
-            self.leaves_mut().note(gva, found);
+            if let Some(cache) = self.leaf_caches.get_mut(self.current_vcpu as usize) {
+                cache.0[LeafCache::slot(gva)] = Some(CachedLeaf { links, place, leaf });
+            }
         }
         Ok(leaf)
     }

@@ -67,6 +67,7 @@ use super::tree_key::TreeKey;
 use crate::arch::addr::{Gfn, Gva, Hfn};
 use crate::mem::guest_memory::GuestMemory;
 use crate::mem::table_memory::TableMemory;
+use alloc::vec;
 use alloc::vec::Vec;
 use concurrent::ConcurrentCounts;
 use guard::Guards;
@@ -191,7 +192,8 @@ pub struct Shadow<M: TableMemory, F: PteFormat> {
     unlinked: Vec<PageId>,
     /// A root from which the guest has taken all entries of its user.
     dying: Option<PageId>,
-    leaf_cache: LeafCache,
+    /// Pages of level 1 that were found lately, by VCPU.
+    leaf_caches: Vec<LeafCache>,
     recent: Recent,
     /// Where the processor's PAT is not the guest's.
     pat: Option<PatEntries>,
@@ -246,7 +248,7 @@ impl<M: TableMemory, F: PteFormat> Shadow<M, F> {
             drops_seen: 0,
             unlinked,
             dying: None,
-            leaf_cache: LeafCache::default(),
+            leaf_caches: vec![LeafCache::default()],
             recent: Recent::default(),
             pat: None,
             guards: Guards::default(),

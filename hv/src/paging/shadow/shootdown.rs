@@ -40,8 +40,6 @@ pub(super) struct View {
     reserved: u64,
     table_reserved: [u64; 3],
     drops_seen: u64,
-    /// The pages that it found lately, also while it is the current one.
-    leaves: LeafCache,
 }
 
 /// What a fault of a VCPU depends on.
@@ -68,6 +66,7 @@ impl<M: TableMemory, F: PteFormat> Shadow<M, F> {
     /// Several VCPUs use these tables.
     pub fn share(&mut self, vcpus: usize, others: Arc<dyn Shootdown>) {
         self.views.resize(vcpus, View { linear: u64::MAX, ..View::default() });
+        self.leaf_caches.resize(vcpus, LeafCache::default());
         self.pool.share(vcpus, others);
         self.is_shared = true;
     }
@@ -87,12 +86,14 @@ impl<M: TableMemory, F: PteFormat> Shadow<M, F> {
             return;
         }
         if let Some(view) = self.views.get_mut(self.current_vcpu as usize) {
-            view.tree = self.tree;
-            view.recent = core::mem::take(&mut self.recent);
-            view.linear = self.linear;
-            view.reserved = self.reserved;
-            view.table_reserved = self.table_reserved;
-            view.drops_seen = self.drops_seen;
+            *view = View {
+                tree: self.tree,
+                recent: core::mem::take(&mut self.recent),
+                linear: self.linear,
+                reserved: self.reserved,
+                table_reserved: self.table_reserved,
+                drops_seen: self.drops_seen,
+            };
         }
         if let Some(view) = self.views.get_mut(vcpu as usize) {
             self.pool.change_vcpu(self.current_vcpu, vcpu);
@@ -106,32 +107,14 @@ impl<M: TableMemory, F: PteFormat> Shadow<M, F> {
         self.current_vcpu = vcpu;
     }
 
-    /// What faults of a VCPU depend on, whichever the current one is; and the pages that it found lately.
+    /// What faults of a VCPU depend on, whichever the current one is.
     #[inline(always)]
-    pub(super) fn masks_and_leaves(&self, vcpu: u32) -> Option<(Masks, &LeafCache)> {
+    pub(super) fn masks(&self, vcpu: u32) -> Option<Masks> {
         let view = self.views.get(vcpu as usize)?;
-        let masks = match vcpu == self.current_vcpu {
+        Some(match vcpu == self.current_vcpu {
             true => Masks { linear: self.linear, reserved: self.reserved },
             false => Masks { linear: view.linear, reserved: view.reserved },
-        };
-        Some((masks, &view.leaves))
-    }
-
-    /// The pages that the current VCPU found lately.
-    #[inline(always)]
-    pub(super) fn leaves(&self) -> &LeafCache {
-        match self.is_shared {
-            true => self.views.get(self.current_vcpu as usize).map_or(&self.leaf_cache, |view| &view.leaves),
-            false => &self.leaf_cache,
-        }
-    }
-
-    #[inline(always)]
-    pub(super) fn leaves_mut(&mut self) -> &mut LeafCache {
-        match self.views.get_mut(self.current_vcpu as usize) {
-            Some(view) => &mut view.leaves,
-            None => &mut self.leaf_cache,
-        }
+        })
     }
 }
 

@@ -55,29 +55,26 @@ pub fn page_fault<V: Virt, M: HostMemory, H: Host>(
     }
     let access = access_of(error);
     let state = shadowed_state(vcpu, vm);
-    if vm.is_smp()
-        && let Some(outcome) = fault_together(vcpu, vm, &state, PageFault::new(gva, access))
-    {
-        return match outcome {
-            ShadowOutcome::GuestFault(error) if alone && vcpu.work & work::PAGER == 0 => {
-                reflect(vcpu, gva, error)
-            }
-            _ => answer(ExitContext { vcpu, vm, host, tsc }, outcome, &state, (gva, error), alone),
-        };
-    }
-    // Both locks end with the block: what follows may emulate an instruction, which takes them again.
-    let (outcome, flush) = {
-        let memory = vm.read_memory(&mut vcpu.work);
-        let mut shadow = vm.lock_shadow(vcpu.id, &mut vcpu.work);
-        let Some(shadow) = &mut *shadow else { return Outcome::Resume };
-        let ram = memory.ram();
-        let space = AddressSpace::new(&memory.p2m, &ram, &state);
-        let answered = shadow.fault(space, PageFault::new(gva, access));
-        follow_unsync(vcpu, shadow);
-        answered
+    let fault = PageFault::new(gva, access);
+    let together = if vm.is_smp() { fault_together(vcpu, vm, &state, fault) } else { None };
+    let outcome = match together {
+        Some(outcome) => outcome,
+        None => {
+            // Both locks end with the block: what follows may emulate an instruction, which takes them again.
+            let (outcome, flush) = {
+                let memory = vm.read_memory(&mut vcpu.work);
+                let mut shadow = vm.lock_shadow(vcpu.id, &mut vcpu.work);
+                let Some(shadow) = &mut *shadow else { return Outcome::Resume };
+                let ram = memory.ram();
+                let answered = shadow.fault(AddressSpace::new(&memory.p2m, &ram, &state), fault);
+                follow_unsync(vcpu, shadow);
+                answered
+            };
+            // Before the guest runs again, whatever the outcome: entries may have been replaced on the way to it.
+            vcpu.perform_flush(flush);
+            outcome
+        }
     };
-    // Before the guest runs again, whatever the outcome: entries may have been replaced on the way to it.
-    vcpu.perform_flush(flush);
     overcommit::note(vcpu, vm);
     match outcome {
         ShadowOutcome::Filled { .. } | ShadowOutcome::Retry => Outcome::Resume,
@@ -96,14 +93,10 @@ fn fault_together<V: Virt, M: HostMemory>(
     state: &PagingState,
     fault: PageFault,
 ) -> Option<ShadowOutcome> {
-    let outcome = {
-        let memory = vm.read_memory(&mut vcpu.work);
-        let shadow = vm.share_shadow(&mut vcpu.work);
-        let ram = memory.ram();
-        shadow.as_ref()?.fault_together(vcpu.id, AddressSpace::new(&memory.p2m, &ram, state), fault)?
-    };
-    overcommit::note(vcpu, vm);
-    Some(outcome)
+    let memory = vm.read_memory(&mut vcpu.work);
+    let shadow = vm.share_shadow(&mut vcpu.work);
+    let ram = memory.ram();
+    shadow.as_ref()?.fault_together(vcpu.id, AddressSpace::new(&memory.p2m, &ram, state), fault)
 }
 
 /// Hands a page fault to the guest that is all of its exit. Without an event in delivery there is nothing to merge it with, so
