@@ -48,8 +48,8 @@ pub(super) struct Writing {
 
 impl Writing {
     /// Nothing is known. Many tables belong to processes that live for some ten faults there, most of which map runs of a file's
-    /// pages: those do not pay for protections that come to nothing. One in which the guest pages on demand pays four faults.
-    pub(super) const NEW: Writing = Writing { last: NONE, runs: 2, missed: 0 };
+    /// pages: those do not pay for protections that come to nothing. One in which the guest pages on demand pays eight faults.
+    pub(super) const NEW: Writing = Writing { last: NONE, runs: 3, missed: 0 };
 
     /// The table is write-protected from here on.
     pub(super) fn protected(&mut self) {

@@ -401,10 +401,10 @@ fn faults_of_the_guests_own_do_not_exit_while_it_cannot_change_that_unseen() {
         }
         assert!(shadow.allow_write(&memory, Hpa(HOST.0 + 4 * PAGE_SIZE)));
         assert_eq!((fault_code(shadow, 0x1000), fault_code(shadow, 0x3000)), (EXITS, EXITS));
-        // Until the guest faults there for the fourth time, which write-protects it again.
-        for n in 1..=4 {
+        // Until the guest faults there for the eighth time, which write-protects it again.
+        for n in 1..=8 {
             assert_eq!(touch(shadow, 0x3000), ShadowOutcome::GuestFault(0));
-            assert_eq!(shadow.pool.is_write_protected(Hpa(HOST.0 + 4 * PAGE_SIZE).frame()), n == 4);
+            assert_eq!(shadow.pool.is_write_protected(Hpa(HOST.0 + 4 * PAGE_SIZE).frame()), n == 8);
         }
         assert_eq!((fault_code(shadow, 0x3000), fault_code(shadow, 0x1000)), (ITS_OWN, ITS_OWN));
         let _all = shadow.drop_everything();
