@@ -180,24 +180,28 @@ impl Sum {
 
     /// Adds a VCPU; `slice` is the whole slice.
     pub(super) fn add(&mut self, account: &Account, slice: u64) {
-        if self.count == 0 {
-            self.base = account.vruntime;
-        }
         self.count += 1;
-        self.share_out(slice);
-        self.change(0, account.share, account.vruntime);
+        if self.count > 1 {
+            self.share_out(slice);
+            return self.change(0, account.share, account.vruntime);
+        }
+        // What these would come to: it is its own mean.
+        (self.base, self.weighted_vruntime, self.slice) = (account.vruntime, 0, slice);
+        (self.shares, self.squares) = (account.share, account.share * account.share);
+        (self.usual_share, self.rate) = (account.share, (PER_CYCLE << 32) / account.share.max(1) as u64);
     }
 
     /// Removes a VCPU.
     pub(super) fn remove(&mut self, account: &Account, slice: u64) {
-        // The mean of a queue that becomes empty stays where it was.
-        self.mean();
         self.count -= 1;
-        self.share_out(slice);
-        self.change(account.share, 0, account.vruntime);
-        if self.count == 0 {
-            (self.shares, self.weighted_vruntime, self.base) = (0, 0, account.vruntime);
+        if self.count > 0 {
+            self.mean();
+            self.share_out(slice);
+            return self.change(account.share, 0, account.vruntime);
         }
+        // The mean of a queue that becomes empty stays where it was.
+        (self.base, self.weighted_vruntime, self.slice) = (account.vruntime, 0, slice);
+        (self.shares, self.squares, self.usual_share, self.rate) = (0, 0, 0, PER_CYCLE << 32);
     }
 
     fn share_out(&mut self, slice: u64) {

@@ -177,64 +177,6 @@ impl<P: Policy> Scheduler<P> {
         }
     }
 
-    /// Moves a VCPU that is neither running nor leaving between two queues, both of which are locked.
-    pub(super) fn relocate(
-        &self,
-        from: &mut Queue<P>,
-        to: &mut Queue<P>,
-        id: VcpuId,
-        how: Arrival,
-        now: u64,
-    ) -> Place {
-        let place = from.unlink(id);
-        self.carry_over(from, to, id, place, how, now)
-    }
-
-    /// The same of a VCPU that is in no heap, `place` is where it was, or [`Place::Waiting`] if it begins to wait now.
-    pub(super) fn carry_over(
-        &self,
-        from: &mut Queue<P>,
-        to: &mut Queue<P>,
-        id: VcpuId,
-        place: Place,
-        how: Arrival,
-        now: u64,
-    ) -> Place {
-        let common = &self.common;
-        let index = usize::from(id.0);
-        let Some(mut vcpu) = from.vcpus[index].take() else { return place };
-        // Each queue has a clock of its own: the account is taken out of one sum, and carried over to the other's.
-        let vm = &common.vms[usize::from(vcpu.vm.0)];
-        if place == Place::Waiting {
-            common.policy.leave(&mut from.sum, &mut vcpu.account, vm, false, now);
-        }
-        common.policy.carry(&from.sum, &to.sum, &mut vcpu.account);
-        if from.llc == to.llc {
-            vcpu.stats.near_moves += 1;
-            vcpu.binds = false;
-        } else {
-            vcpu.stats.far_moves += 1;
-            vcpu.cross([from.llc, to.llc], common.settle, how == Arrival::Stolen, now);
-        }
-        if vcpu.is_bound() {
-            self.binds(to.pcpu, now);
-        }
-        // Who reads the new home then takes the lock of `to`, and finds the VCPU there.
-        to.vcpus[index] = Some(vcpu);
-        self.homes[index].store(to.pcpu.0, Ordering::Release);
-        match (place, vm.cap.throttled_until(now)) {
-            (Place::Capped, Some(until)) => {
-                to.throttled.push(id, until);
-                Place::Capped
-            }
-            (Place::Waiting | Place::Capped, _) => {
-                to.enqueue(common, id, how, now);
-                Place::Waiting
-            }
-            _ => place,
-        }
-    }
-
     /// The PCPU that runs a VCPU or still has its state.
     pub fn runs_on(&self, id: VcpuId) -> Option<PcpuId> {
         let queue = self.lock_home(id)?;

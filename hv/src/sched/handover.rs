@@ -4,12 +4,15 @@
 //! it is the other way round, and the VCPU waits for what it needs alone. A target that halts is left with its decision made
 //! ([`Queue::start`]): no heap is touched on either side.
 
+use alloc::boxed::Box;
+
 use super::Scheduler;
 use super::policy::{Arrival, Policy};
 use super::queue::{Common, Queue, bill};
+use super::sync::Ordering;
 use super::topology::PcpuId;
 use super::types::{Decision, Kick, VcpuId};
-use super::vcpu::Place;
+use super::vcpu::{Place, Vcpu};
 
 impl<P: Policy> Scheduler<P> {
     /// The VCPU that this PCPU runs, whose state is in memory, goes on at `to`, where its memory is (as by
@@ -36,9 +39,15 @@ impl<P: Policy> Scheduler<P> {
             && let Some(kick) = self.claim(to)
         {
             // No other VCPU can be what it runs next.
-            self.carry_over(&mut mine, &mut theirs, id, Place::Leaving, Arrival::Moved, now);
+            let index = usize::from(id.0);
+            let mut vcpu = mine.vcpus[index].take().expect("a queue has the VCPU that it runs");
+            let vm = &common.vms[usize::from(vcpu.vm.0)];
+            common.policy.leave(&mut mine.sum, &mut vcpu.account, vm, false, now);
+            self.cross_over(&mine, &theirs, &mut vcpu, Arrival::Moved, now);
+            // Who reads this waits for the lock of its queue.
+            self.homes[index].store(to.0, Ordering::Release);
             drop(mine);
-            theirs.start(common, id, Arrival::Moved, now);
+            theirs.start(common, id, vcpu, now);
             return Some(kick);
         }
         theirs.account(common, now);
@@ -68,17 +77,17 @@ impl<P: Policy> Queue<P> {
         goes
     }
 
-    /// A VCPU that is in no heap is what the PCPU runs when it has been woken: this makes the decision that it will find.
+    /// A VCPU that has come from another queue is what the PCPU runs when it has been woken: this makes the decision that it will find.
     #[inline(always)]
-    pub(super) fn start(&mut self, common: &Common<P>, id: VcpuId, how: Arrival, now: u64) {
-        let (policy, sum, vcpu, vm) = self.parts(common, id);
-        policy.enter(sum, &mut vcpu.account, vm, how, now);
-        policy.dispatch(sum, &mut vcpu.account, vm, now);
-        vcpu.put_from(Place::Leaving, Place::Running, now);
-        vcpu.charged = now;
+    fn start(&mut self, common: &Common<P>, id: VcpuId, mut vcpu: Box<Vcpu<P::Account>>, now: u64) {
+        let (policy, vm) = (&common.policy, &common.vms[usize::from(vcpu.vm.0)]);
+        policy.enter(&mut self.sum, &mut vcpu.account, vm, Arrival::Moved, now);
+        policy.dispatch(&mut self.sum, &mut vcpu.account, vm, now);
+        (vcpu.place, vcpu.since, vcpu.charged) = (Place::Running, now, now);
         vcpu.stats.dispatched += 1;
         self.stats.switches += 1;
         self.current = Some(id);
+        self.vcpus[usize::from(id.0)] = Some(vcpu);
     }
 
     /// What [`Queue::start`] has made the PCPU run, if it still may and nothing else is to be thought of. Waking up was not its time.

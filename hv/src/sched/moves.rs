@@ -1,10 +1,12 @@
-//! Where a VCPU should go, and moves on request.
+//! Where a VCPU should go, moves on request, and the way of a VCPU from one queue to another.
 
 use super::Scheduler;
-use super::policy::Policy;
+use super::policy::{Arrival, Policy};
+use super::queue::Queue;
 use super::sync::Ordering;
 use super::topology::{LlcId, PcpuId, PcpuSet};
 use super::types::{Kick, Refused, VcpuId};
+use super::vcpu::{Place, Vcpu};
 
 impl<P: Policy> Scheduler<P> {
     /// Moves a VCPU to a PCPU. One that runs leaves its PCPU first.
@@ -52,5 +54,75 @@ impl<P: Policy> Scheduler<P> {
             queue.waiting.len() + usize::from(queue.current.is_some())
         };
         idle.into_iter().next().or_else(|| of.into_iter().min_by_key(waiting))
+    }
+
+    /// Moves a VCPU that is neither running nor leaving between two queues, both of which are locked.
+    pub(super) fn relocate(
+        &self,
+        from: &mut Queue<P>,
+        to: &mut Queue<P>,
+        id: VcpuId,
+        how: Arrival,
+        now: u64,
+    ) -> Place {
+        let place = from.unlink(id);
+        self.carry_over(from, to, id, place, how, now)
+    }
+
+    /// The same of a VCPU that is in no heap, `place` is where it was, or [`Place::Waiting`] if it begins to wait now.
+    pub(super) fn carry_over(
+        &self,
+        from: &mut Queue<P>,
+        to: &mut Queue<P>,
+        id: VcpuId,
+        place: Place,
+        how: Arrival,
+        now: u64,
+    ) -> Place {
+        let common = &self.common;
+        let index = usize::from(id.0);
+        let Some(mut vcpu) = from.vcpus[index].take() else { return place };
+        let vm = &common.vms[usize::from(vcpu.vm.0)];
+        if place == Place::Waiting {
+            common.policy.leave(&mut from.sum, &mut vcpu.account, vm, false, now);
+        }
+        self.cross_over(from, to, &mut vcpu, how, now);
+        // Who reads the new home then takes the lock of `to`, and finds the VCPU there.
+        to.vcpus[index] = Some(vcpu);
+        self.homes[index].store(to.pcpu.0, Ordering::Release);
+        match (place, vm.cap.throttled_until(now)) {
+            (Place::Capped, Some(until)) => {
+                to.throttled.push(id, until);
+                Place::Capped
+            }
+            (Place::Waiting | Place::Capped, _) => {
+                to.enqueue(common, id, how, now);
+                Place::Waiting
+            }
+            _ => place,
+        }
+    }
+
+    /// A VCPU that is in no heap and no sum goes to another queue. Each has a clock of its own: the account is carried over.
+    #[inline(always)]
+    pub(super) fn cross_over(
+        &self,
+        from: &Queue<P>,
+        to: &Queue<P>,
+        vcpu: &mut Vcpu<P::Account>,
+        how: Arrival,
+        now: u64,
+    ) {
+        self.common.policy.carry(&from.sum, &to.sum, &mut vcpu.account);
+        if from.llc == to.llc {
+            vcpu.stats.near_moves += 1;
+            vcpu.binds = false;
+        } else {
+            vcpu.stats.far_moves += 1;
+            vcpu.cross([from.llc, to.llc], self.common.settle, how == Arrival::Stolen, now);
+        }
+        if vcpu.is_bound() {
+            self.binds(to.pcpu, now);
+        }
     }
 }

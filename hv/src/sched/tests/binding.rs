@@ -191,6 +191,23 @@ fn what_cannot_go_is_not_handed_over() {
     assert_eq!(sched.hand_over(P[2], P[3], now + 500 * MS), None, "its VM has used up its cap");
 }
 
+/// Each queue's sum is that of the VCPUs that run and wait there, however they have come and gone.
+#[test]
+fn a_vcpu_that_is_handed_over_leaves_no_share_behind() {
+    let (sched, [pinned, moves], mut now) = followed();
+    let _kick = sched.pause(pinned, now).unwrap();
+    assert_eq!(turn(&sched, P[1], Why::Preempt, now), Some(moves));
+    assert_eq!(turn(&sched, P[0], Why::Preempt, now), None);
+    for (from, to) in [(P[1], P[2]), (P[2], P[1])].into_iter().cycle().take(8) {
+        now += MS;
+        assert_eq!(turn(&sched, to, Why::Preempt, now), None, "it halts");
+        assert_eq!(sched.hand_over(from, to, now), Some(Kick(Some(to))));
+        let counts = P.map(|pcpu| sched.pcpus[pcpu.index()].queue.lock().sum.count);
+        assert_eq!(counts, P.map(|pcpu| i64::from(pcpu == to)));
+        assert_eq!(turn(&sched, to, Why::Preempt, now), Some(moves));
+    }
+}
+
 /// All rules of the simulation hold where VCPUs are handed over at random.
 #[test]
 fn hand_overs_at_any_moment_lose_no_vcpu() {
