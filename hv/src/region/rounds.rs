@@ -375,15 +375,18 @@ impl Rounds {
         self.regioning.forget(rid);
     }
 
-    /// A VCPU has been moved to another cache by this page of this region. What follows if that happens too often because of it.
+    /// A VCPU has been moved to another cache by this page of a region of this owner. What follows if that happens too often because of it.
     #[must_use = "tables must follow the effects"]
-    #[inline]
-    pub fn moved(&mut self, partition: &mut Partition, rid: Rid, gfn: Gfn, now_ns: u64) -> Option<Effects> {
+    #[inline(always)]
+    pub fn moved(
+        &mut self,
+        partition: &mut Partition,
+        owner: Owner,
+        gfn: Gfn,
+        now_ns: u64,
+    ) -> Option<Effects> {
         let most = self.regioning.params().most_moves;
-        let space = match partition.owner_of(rid) {
-            Some(Owner::Space(space)) => space,
-            _ => Space::VM,
-        };
+        let space = if let Owner::Space(space) = owner { space } else { Space::VM };
         let effects = self.spaces.moves(space).moved(gfn, now_ns, most, partition);
         self.counts.excluded += u64::from(effects.is_some());
         effects

@@ -19,9 +19,10 @@ use crate::arch::state::Gpr;
 use crate::device::Tsc;
 use crate::paging::tree_key::TreeKey;
 use crate::region::micro::{LastTouches, MOST_MOVES, Touch, Verdict, most_moves};
-use crate::region::{Kind, Rid};
+use crate::region::{Kind, Owner, Rid};
 use crate::trace::cost::Cost;
 use crate::virt::Virt;
+use crate::vm::mailbox::Mailbox;
 use crate::vm::regions::Records;
 use crate::vm::{HostMemory, Vm, work};
 
@@ -46,6 +47,8 @@ pub struct Moves {
     pub instructions: [Cost; 2],
     /// What the PCPU of the fault had counted then.
     began_at: Option<u64>,
+    /// Its instructions are counted.
+    is_counted: bool,
 }
 
 impl Moves {
@@ -53,7 +56,7 @@ impl Moves {
     fn begin(&mut self, home: u8, tsc: u64, counted: Option<u64>) {
         (self.arrives, self.home) = (true, home);
         self.arrived = self.began.replace(tsc);
-        self.began_at = counted;
+        (self.began_at, self.is_counted) = (counted, counted.is_some());
     }
 
     /// A turn begins that is not the first one after a move.
@@ -62,9 +65,9 @@ impl Moves {
         self.arrives = false;
     }
 
-    /// Whether the VCPU is on its way to another PCPU.
-    pub fn is_on_the_way(&self) -> bool {
-        self.began.is_some()
+    /// Whether the VCPU is on its way to another PCPU, and the move's instructions are counted.
+    pub fn is_counted(&self) -> bool {
+        self.is_counted && self.began.is_some()
     }
 
     /// The VCPU was entered at this host TSC, for the first time in the turn that ends now. It may have ended with another move.
@@ -108,6 +111,7 @@ pub(super) fn closed<V: Virt, M: HostMemory, H: Host>(
     let frame = gpa.frame();
     let partition = records.guest.partition();
     let rid = partition.region_of(frame).unwrap_or(Rid::POOL);
+    let owner = partition.owner_of(rid).unwrap_or(Owner::Vm);
     let is_open = match partition.kind_of(rid) {
         Some(Kind::Local(home)) => home.number() == host.cache_domain(),
         _ => true,
@@ -123,7 +127,7 @@ pub(super) fn closed<V: Virt, M: HostMemory, H: Host>(
             Verdict::Move => {
                 let Records { guest, rounds, .. } = &mut *records;
                 let excluded =
-                    rounds.as_mut().and_then(|all| all.moved(guest.partition_mut(), rid, frame, now));
+                    rounds.as_mut().and_then(|all| all.moved(guest.partition_mut(), owner, frame, now));
                 if let Some(effects) = excluded {
                     log::debug!("{}: frame {:#x} becomes global: it moves VCPUs too often", vm.name, frame.0);
                     let changes = vm.follow_effects(vcpu.id, &mut vcpu.work, records, &[effects]);
@@ -131,7 +135,10 @@ pub(super) fn closed<V: Virt, M: HostMemory, H: Host>(
                     return Outcome::Resume;
                 }
                 vcpu.moves.region = Some(rid);
-                vcpu.moves.begin(home, tsc, host.instructions_at_exit());
+                // What timers do that are due is done before the entry, and no part of the move.
+                let is_counted = vcpu.work & work::TIMERS == 0;
+                let counted = if is_counted { host.instructions_at_exit() } else { None };
+                vcpu.moves.begin(home, tsc, counted);
                 return target.map_or(Outcome::Resume, Outcome::Move);
             }
             Verdict::Open(reason) => {
@@ -150,14 +157,25 @@ pub(super) fn closed<V: Virt, M: HostMemory, H: Host>(
 }
 
 /// The VCPU begins to run where a move has brought it. It neither slept nor missed anything meanwhile but its mail: its timers are
-/// due when they were, and what is offered to the guest is in its control block still.
+/// due when they were, and what is offered to the guest is in its control block still. What its PCPU is wanted for interrupts it.
 #[cold]
 #[inline(never)]
-pub(super) fn arrive<V: Virt, H: Host>(vcpu: &mut Vcpu<V>, host: &mut H) {
+pub(super) fn arrive<V: Virt, M: HostMemory, H: Host>(
+    vcpu: &mut Vcpu<V>,
+    vm: &Vm<V::NestedFormat, M>,
+    host: &mut H,
+) {
     vcpu.moves.arrives = false;
     // If that is past, it interrupts at once.
     vcpu.armed = host.arm_timer(vcpu.due);
-    vcpu.request(work::MAIL);
+    let has_mail = vm.mailboxes.get(vcpu.id as usize).is_none_or(Mailbox::has_mail);
+    if has_mail || host.console_ready() || vm.virtio.wants_service() {
+        vcpu.request(work::MAIL);
+    }
+    if vcpu.work == 0 {
+        // Nothing is to be served before the entry.
+        host.entering();
+    }
 }
 
 /// A turn of a divided VM's VCPU begins. Whether it is the first one after a move.
@@ -212,8 +230,8 @@ fn open_for_idle<V: Virt, M: HostMemory>(vcpu: &mut Vcpu<V>, vm: &Vm<V::NestedFo
 
 /// A number that changes when an instruction completes, but for one that changes no general register and leads to itself.
 pub(super) fn registers<V: Virt>(vcpu: &Vcpu<V>) -> u64 {
-    // The golden ratio, as an odd number: each step is a bijection of the sum.
-    let mix = |sum: u64, value: u64| (sum.rotate_left(5) ^ value).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    // The golden ratio, as an odd number: a polynomial, and each step is a bijection of the sum.
+    let mix = |sum: u64, value: u64| sum.wrapping_add(value).wrapping_mul(0x9e37_79b9_7f4a_7c15);
     Gpr::ALL.iter().fold(mix(0, vcpu.virt.rip()), |sum, gpr| mix(sum, vcpu.virt.gpr(*gpr)))
 }
 

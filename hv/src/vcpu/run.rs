@@ -39,7 +39,7 @@ pub fn run<V: Virt, M: HostMemory, H: Host>(
 ) -> Return {
     vcpu.virt.set_ple(host.others_wait());
     if vm.regions.is_divided() && micro::begin(vcpu, vm, host) {
-        micro::arrive(vcpu, host);
+        micro::arrive(vcpu, vm, host);
     } else {
         startup::begin(vcpu, vm);
     }

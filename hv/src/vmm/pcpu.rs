@@ -141,8 +141,7 @@ impl<B: Backend, const LAB: bool> Pcpu<B, LAB> {
     /// Arms the timer for this or what else is due earlier; when that is. `is_halted`: the PCPU will be halted meanwhile.
     #[inline]
     pub(super) fn arm(&mut self, deadline: u64, is_halted: bool) -> u64 {
-        let sleepers = self.sleepers.iter().map(|(at, _)| *at);
-        let next = sleepers.chain([deadline, self.until]).min().unwrap_or(u64::MAX);
+        let next = self.sleepers.iter().fold(deadline.min(self.until), |next, (at, _)| next.min(*at));
         // Arming costs a write to the APIC, and mostly the same deadline is asked for again. When modelled time comes to the
         // same deadline depends on what is executed.
         if (LAB || next != self.armed) && next != u64::MAX {
@@ -251,8 +250,9 @@ impl<B: Backend, const LAB: bool> Host for Pcpu<B, LAB> {
         self.counters.as_mut()?.host_instructions()
     }
 
+    #[inline(always)]
     fn exited(&mut self) {
-        self.moves.exited_at = self.host_instructions();
+        self.note_exit();
     }
 
     fn instructions_at_exit(&mut self) -> Option<u64> {

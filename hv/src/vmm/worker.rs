@@ -133,7 +133,7 @@ impl<B: Backend, const LAB: bool> Worker<B, LAB> {
         if self.pcpu.has_counters() {
             self.pcpu.begin_counts(&mut taken.vcpu.counts);
         }
-        if taken.vcpu.moves.is_on_the_way() {
+        if taken.vcpu.moves.is_counted() {
             self.pcpu.moves.expect_entry();
         }
         let end = run(&mut taken.vcpu, &guest.vm, &mut self.cpu, &mut self.pcpu);
@@ -231,7 +231,7 @@ impl<B: Backend, const LAB: bool> Worker<B, LAB> {
         let Loaded { guest, id, mut taken, .. } = self.loaded.take()?;
         taken.vcpu.virt.put(&mut self.cpu);
         self.pcpu.save(&mut taken.context);
-        if taken.vcpu.moves.is_on_the_way() {
+        if taken.vcpu.moves.is_counted() {
             self.pcpu.moves.left_at = self.pcpu.host_instructions();
             taken.vcpu.moves.left(self.pcpu.moves.left_at);
         }

@@ -447,7 +447,8 @@ fn moves_count_for_the_address_space_whose_memory_it_is() {
     let _touched = program(&mut partition, &mut rounds, 0x5000, 0x40, 0);
     let rid = partition.region_of(Gfn(0x40)).unwrap();
     let _closed = partition.localise(rid, Domain::new(1).unwrap()).unwrap();
-    (0..7).for_each(|n| assert_eq!(rounds.moved(&mut partition, rid, Gfn(0x40), n), None));
+    let owner = partition.owner_of(rid).unwrap();
+    (0..7).for_each(|n| assert_eq!(rounds.moved(&mut partition, owner, Gfn(0x40), n), None));
     let space = rounds.known(Some(0x5000)).unwrap();
     assert_eq!((rounds.spaces.moves(space).take(), rounds.spaces.moves(Space::VM).take()), (7, 0));
 }

@@ -5,7 +5,7 @@
 
 use super::Pcpu;
 use crate::arch::counters::{BothSides, VcpuCounts};
-use crate::hw::pmu::Counters;
+use crate::hw::pmu::{Counters, Pmu as _};
 use crate::vcpu::host::Host as _;
 use crate::vm::mailbox::Mailbox;
 use crate::vmm::backend::Backend;
@@ -57,6 +57,15 @@ impl<B: Backend, const LAB: bool> Pcpu<B, LAB> {
     #[inline(always)]
     pub fn has_counters(&self) -> bool {
         self.counters.is_some()
+    }
+
+    /// An exit of a divided VM begins. Told where time is modelled, by the counters of lab machines.
+    #[inline(always)]
+    pub(super) fn note_exit(&mut self) {
+        self.moves.exited_at = match &mut self.counters {
+            Some(Counters::Lab(lab)) => lab.host_instructions(),
+            _ => None,
+        };
     }
 
     /// The stay of a VCPU begins, which counts from here on; after a halt from there on, because waking up is done for it.
