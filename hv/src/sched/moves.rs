@@ -53,7 +53,12 @@ impl<P: Policy> Scheduler<P> {
             let queue = self.pcpus[pcpu.index()].queue.lock();
             queue.waiting.len() + usize::from(queue.current.is_some())
         };
-        idle.into_iter().next().or_else(|| of.into_iter().min_by_key(waiting))
+        let has_choice = of.bits() & of.bits().wrapping_sub(1) != 0;
+        idle.into_iter().next().or_else(|| match has_choice {
+            true => of.into_iter().min_by_key(waiting),
+            // No lock is waited for.
+            false => of.into_iter().next(),
+        })
     }
 
     /// Moves a VCPU that is neither running nor leaving between two queues, both of which are locked.

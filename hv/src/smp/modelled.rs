@@ -132,10 +132,11 @@ impl PcpuClock<'_> {
     }
 
     /// For when to arm the host's timer, in its TSC, so that it interrupts about when the time is `deadline`; rather early than
-    /// late, and then it is to be armed again. `is_halted`: this PCPU will be halted meanwhile.
+    /// late, and then it is to be armed again. `tsc`: the host's now; the PCPU has just read the time. `is_halted`: it will be halted
+    /// meanwhile.
     #[inline]
-    pub fn host_deadline(&self, at: Reading, deadline: u64, is_halted: bool) -> u64 {
-        self.clock.host_deadline(self.part, at, deadline, is_halted)
+    pub fn host_deadline(&self, tsc: u64, deadline: u64, is_halted: bool) -> u64 {
+        self.clock.host_deadline(self.part, tsc, deadline, is_halted)
     }
 }
 
@@ -309,16 +310,19 @@ impl ModelledClock {
     }
 
     #[inline]
-    fn host_deadline(&self, part: &Part, at: Reading, deadline: u64, is_halted: bool) -> u64 {
-        let now = self.now_by(part, at);
+    fn host_deadline(&self, part: &Part, tsc: u64, deadline: u64, is_halted: bool) -> u64 {
+        let now = match self.is_plain.load(Ordering::Relaxed) {
+            false => self.latest.load(Ordering::Relaxed),
+            true => self.plain(tsc),
+        };
         let left = deadline.saturating_sub(now);
         if is_halted || self.is_plain.load(Ordering::Relaxed) {
-            return at.tsc.saturating_add(self.to_host.of(left));
+            return tsc.saturating_add(self.to_host.of(left));
         }
-        let (rate, least) = self.measure(part, now, at.tsc);
+        let (rate, least) = self.measure(part, now, tsc);
         let most = least.of(left.saturating_add(self.late));
         let left = if left > self.near { left - left / 8 } else { left };
-        at.tsc.saturating_add(rate.of(left).min(most).max(1))
+        tsc.saturating_add(rate.of(left).min(most).max(1))
     }
 
     /// Host ticks for a modelled cycle: half of what was known, and half of what has been since they were measured last; and the

@@ -178,7 +178,7 @@ fn a_stopped_counter_leaves_the_hosts_clock() {
     assert_eq!((now, other), (before + 10 * KHZ, now), "on all PCPUs");
     let at = world.at(0);
     assert_eq!(
-        world.clock.of(0).unwrap().host_deadline(at, now + KHZ, false),
+        world.clock.of(0).unwrap().host_deadline(at.tsc, now + KHZ, false),
         world.tsc + HOST_KHZ - 1,
         "rounded down"
     );
@@ -190,7 +190,7 @@ fn wait(world: &mut World, deadline: u64, ticks_per_kilocycle: u64, is_halted: b
     for interrupts in 0..10_000 {
         let at = world.at(0);
         let (now, armed) =
-            (world.clock.now(0, at), world.clock.of(0).unwrap().host_deadline(at, deadline, is_halted));
+            (world.clock.now(0, at), world.clock.of(0).unwrap().host_deadline(at.tsc, deadline, is_halted));
         if now >= deadline {
             return (now - deadline, interrupts);
         }
@@ -318,7 +318,7 @@ proptest! {
                 Step::Arm(pcpu, ahead) if !world.halted[pcpu] => {
                     let at = world.at(pcpu);
                     let now = world.clock.now(pcpu, at);
-                    let armed = world.clock.of(pcpu).unwrap().host_deadline(at, now.saturating_add(ahead), false);
+                    let armed = world.clock.of(pcpu).unwrap().host_deadline(at.tsc, now.saturating_add(ahead), false);
                     prop_assert!(armed >= world.tsc);
                 }
                 Step::Stop(pcpu) if pcpu < 4 => world.stopped[pcpu] = true,

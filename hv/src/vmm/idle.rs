@@ -30,6 +30,13 @@ impl<B: Backend, const LAB: bool> Pcpu<B, LAB> {
 
     /// Waits until there may be something to do, but not longer than this.
     fn idle_until(&mut self, deadline: u64) {
+        // Its timer may be early, most of all where time is modelled. The scheduler is not asked then: its lock is what a VCPU may wait
+        // for that is to go on here.
+        while self.halt_until(deadline) == work::TIMER && !self.is_wanted() && self.tsc() < deadline {}
+    }
+
+    /// Halts until an interrupt, which should be the timer's then if none comes before; what interrupts have noted.
+    fn halt_until(&mut self, deadline: u64) -> u32 {
         // Before the last look: an interrupt that comes after the look ends the HLT, whose STI lets it in.
         self.arm(deadline, true);
         if let Some(time) = self.lab_time() {
@@ -55,11 +62,11 @@ impl<B: Backend, const LAB: bool> Pcpu<B, LAB> {
         if let Some(time) = lab_time {
             time.resume(self.cpu.index);
         }
-        self.look();
+        self.look()
     }
 
-    /// Acts upon what interrupts have noted.
-    pub(super) fn look(&mut self) {
+    /// Acts upon what interrupts have noted, and returns it.
+    pub(super) fn look(&mut self) -> u32 {
         let noted = self.cpu.take_pending();
         if noted & work::TIMER != 0 {
             self.armed = u64::MAX;
@@ -67,6 +74,7 @@ impl<B: Backend, const LAB: bool> Pcpu<B, LAB> {
         if noted & work::CONSOLE != 0 {
             self.drain_console();
         }
+        noted
     }
 
     /// Takes what was typed, and tells the guest that has the console.

@@ -36,9 +36,9 @@ impl PcpuTime {
         self.clock.now(self.read())
     }
 
-    /// The host's TSC for a timer of the PCPU, which executes this: [`PcpuClock::host_deadline`].
-    pub fn host_deadline(&self, deadline: u64, is_halted: bool) -> u64 {
-        self.clock.host_deadline(self.read(), deadline, is_halted)
+    /// The host's TSC for a timer of the PCPU, which executes this and has just read the time: [`PcpuClock::host_deadline`].
+    pub fn host_deadline(&self, tsc: u64, deadline: u64, is_halted: bool) -> u64 {
+        self.clock.host_deadline(tsc, deadline, is_halted)
     }
 
     #[inline]

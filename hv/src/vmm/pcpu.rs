@@ -150,8 +150,8 @@ impl<B: Backend, const LAB: bool> Pcpu<B, LAB> {
             match self.pcpu_time() {
                 None => timer.arm(next, self.tsc()),
                 Some(time) => {
-                    let at = time.host_deadline(next, is_halted);
-                    timer.arm(at, cpu::rdtsc_unordered());
+                    let now = cpu::rdtsc_unordered();
+                    timer.arm(time.host_deadline(now, next, is_halted), now);
                 }
             }
         }
