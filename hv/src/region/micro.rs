@@ -13,7 +13,9 @@
 //! A loop that begins each visit to a region with the same registers touches the same region with them, and is not taken for
 //! that; only if it comes back within [`NO_VISIT_NS`], as where interrupts come as fast as moves.
 //!
-//! Besides, a region that moves VCPUs too often is opened: the moves cost more than the cache gains.
+//! Besides, a region that moves VCPUs too often is opened: the moves cost more than the cache gains. And one is opened for a while,
+//! not made global, so that a processor which has nothing to run can take a VCPU ([`Micro::opened_for_idle`]): which processors
+//! have work changes.
 
 use alloc::vec::Vec;
 
@@ -33,6 +35,12 @@ pub const HARDLY_NS: u64 = 1_000_000;
 pub const SAME_FAULTS: u8 = 64;
 /// Run time, in nanoseconds, below which a visit to a region is none: moves would take most of the time.
 pub const NO_VISIT_NS: u64 = 20_000;
+
+/// How long a region rests that was opened for an idle processor, in nanoseconds of the VM's virtual time: before it is mapped to a cache
+/// again. Twice as long each further time, [`MOST_REST`] times as long at most.
+pub const REST_NS: u64 = 1_000_000_000;
+/// A power of two.
+pub const MOST_REST: u64 = 32;
 
 /// The most moves of a region's VCPUs in a [`WINDOW_NS`], where a move takes `move_ns` nanoseconds: what takes about as much time as
 /// [`MOST_MOVES`] on the thesis' machine, a thirtieth.
@@ -127,8 +135,10 @@ pub struct Record {
     pub moves: u64,
     /// How often it was opened by a [`Verdict`].
     pub opened: u64,
-    /// How often it was made global so that a processor which had nothing to do could take a VCPU.
+    /// How often it was opened so that a processor which had nothing to do could take a VCPU.
     pub globalised: u64,
+    /// Until when it rests, in virtual time of the VM.
+    rests_until: u64,
     window: u64,
     in_window: u32,
 }
@@ -210,12 +220,20 @@ impl Micro {
         Verdict::Open(reason)
     }
 
-    /// A region is made global for the sake of a processor that had nothing to do.
-    pub fn globalised(&mut self, rid: Rid) {
+    /// A region is opened for the sake of a processor that had nothing to do, at this virtual time of the VM.
+    pub fn opened_for_idle(&mut self, rid: Rid, vm_ns: u64) {
         self.counts.globalised += 1;
         if let Ok(place) = self.place(rid) {
-            self.records[place].1.globalised += 1;
+            let record = &mut self.records[place].1;
+            let doubled = record.globalised.min(MOST_REST.ilog2().into());
+            record.rests_until = vm_ns.saturating_add(REST_NS << doubled);
+            record.globalised += 1;
         }
+    }
+
+    /// Whether a region is not to be mapped to a cache yet, because an idle processor has opened it.
+    pub fn rests(&self, rid: Rid, vm_ns: u64) -> bool {
+        self.place(rid).is_ok_and(|place| vm_ns < self.records[place].1.rests_until)
     }
 
     fn place(&self, rid: Rid) -> Result<usize, usize> {

@@ -208,22 +208,28 @@ pub(super) fn follow<V: Virt, M: HostMemory, H: Host>(
     }
     let was_taken = vm.mailboxes.get(vcpu.id as usize).is_some_and(|mailbox| host.was_taken(mailbox));
     if was_taken && let Some(rid) = vcpu.moves.region.take() {
-        open_for_idle(vcpu, vm, rid);
+        open_for_idle(vcpu, vm, rid, vm.clock.nanos(Tsc(vcpu.ran_until(host.tsc()))).0);
     }
 }
 
-/// A PCPU that had nothing to run has taken the VCPU from the domain to which this region had moved it: it would move back at once.
-fn open_for_idle<V: Virt, M: HostMemory>(vcpu: &mut Vcpu<V>, vm: &Vm<V::NestedFormat, M>, rid: Rid) {
+/// A PCPU that had nothing to run has taken the VCPU, which has run for `ran_ns`, from the domain to which this region had moved it: it
+/// would move back at once. The region is open in all domains until the balancer maps it to one again, not before it has rested.
+fn open_for_idle<V: Virt, M: HostMemory>(
+    vcpu: &mut Vcpu<V>,
+    vm: &Vm<V::NestedFormat, M>,
+    rid: Rid,
+    ran_ns: u64,
+) {
     let mut slot = vm.regions.lock(|| vm.answer(&mut vcpu.work));
     let Some(records) = &mut *slot else { return };
     let is_local = records.guest.partition().info(rid).is_some_and(|info| info.kind.is_local());
     if !is_local {
         return;
     }
-    records.micro.globalised(rid);
-    log::debug!("{}: region {} becomes global for an idle PCPU", vm.name, rid.number());
+    records.micro.opened_for_idle(rid, vm.regions.virtual_ns(ran_ns));
+    log::debug!("{}: region {} is opened for an idle PCPU", vm.name, rid.number());
     // Without memory the rest is opened by faults.
-    if let Ok(changes) = vm.globalise(vcpu.id, &mut vcpu.work, records, rid) {
+    if let Ok(changes) = vm.open_region(vcpu.id, &mut vcpu.work, records, rid) {
         follow_changes(vcpu, changes);
     }
 }

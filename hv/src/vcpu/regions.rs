@@ -237,7 +237,7 @@ fn begin<V: Virt, M: HostMemory>(
     follow_changes(vcpu, changes);
     if answer.change != Change::CloseAll {
         // Working sets have changed since, and other VMs' loads.
-        let changes = vm.balance_regions(vcpu.id, &mut vcpu.work, records);
+        let changes = vm.balance_regions(vcpu.id, &mut vcpu.work, records, vm.regions.virtual_ns(ran_ns));
         return follow_changes(vcpu, changes);
     }
     if vm.begin_phase(&mut vcpu.work).is_err() {

@@ -253,6 +253,22 @@ impl<F: PteFormat<Attr = NestedAttr>, M: HostMemory> Vm<F, M> {
         self.set_homes(vcpu, work, partition, partition.frames_of(rid)).map_err(|_| NotPlaced::NoMemory)
     }
 
+    /// Opens a region that is mapped to a cache, until it is mapped to one again.
+    ///
+    /// # Errors
+    /// As [`Vm::globalise`].
+    pub fn open_region(
+        &self,
+        vcpu: u32,
+        work: &mut u32,
+        records: &mut Records,
+        rid: Rid,
+    ) -> Result<MapChanges, NotPlaced> {
+        let _performed_as_a_whole = records.guest.partition_mut().open(rid)?;
+        let partition = records.guest.partition();
+        self.set_homes(vcpu, work, partition, partition.frames_of(rid)).map_err(|_| NotPlaced::NoMemory)
+    }
+
     /// Has the tables follow what a request of the guest's has done to these frames. If memory for that is missing, the region is
     /// made global, which needs none.
     pub fn follow_request(

@@ -132,9 +132,28 @@ fn what_no_processor_may_serve_is_opened() {
     let (mut micro, mut last) = (micro(), LastTouches::default());
     let touch = Touch { can_move: false, ..touch(A, 0, 0) };
     assert_eq!(micro.touch(&mut last, &touch), Verdict::Open(Reason::NoProcessor));
-    micro.globalised(B);
+    micro.opened_for_idle(B, 0);
     assert_eq!((micro.record(B).globalised, micro.counts().globalised), (1, 1));
     micro.end(A);
     assert_eq!(micro.record(A), Record::default());
     assert_eq!(micro.counts().opened, 1, "counts outlive the region");
+}
+
+#[test]
+fn a_region_that_idle_processors_open_rests_longer_each_time() {
+    let mut micro = micro();
+    assert!(!micro.rests(A, 0));
+    let mut now = 5;
+    for times in [1, 2, 4, 8, 16, 32, 32, 32] {
+        micro.opened_for_idle(A, now);
+        assert!(micro.rests(A, now + times * REST_NS - 1) && !micro.rests(B, now));
+        now += times * REST_NS;
+        assert!(!micro.rests(A, now));
+    }
+    micro.opened_for_idle(A, u64::MAX - 1);
+    assert!(micro.rests(A, u64::MAX - 1));
+    // Its number comes again.
+    micro.end(A);
+    micro.begin(A).unwrap();
+    assert!(!micro.rests(A, now));
 }

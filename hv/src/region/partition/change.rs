@@ -105,6 +105,14 @@ impl Partition {
         self.change_kind(rid, Kind::Global, &[Kind::Regular, Kind::Global])
     }
 
+    /// Makes a local region regular: it is open in all caches until it is mapped to one again.
+    ///
+    /// # Errors
+    /// [`Refused::NoRegion`]; [`Refused::Kind`]: it is not local.
+    pub fn open(&mut self, rid: Rid) -> Result<Effects, Refused> {
+        self.change_kind(rid, Kind::Regular, &[])
+    }
+
     /// Makes a regular or local region a seed region, from which frames are split again.
     ///
     /// # Errors

@@ -20,7 +20,7 @@ const CHANGED_PART: u32 = 8;
 
 impl Rounds {
     /// What follows a phase, at this virtual time of the VM: the regions of address spaces to which they bring nothing are given up,
-    /// and `follow` gets the effects. Returns the moves of regions to caches that even the loads.
+    /// and `follow` gets the effects. Returns the moves of regions to caches that even the loads, of those that do not rest.
     ///
     /// # Errors
     /// No memory for the list of regions: they stay where they are.
@@ -29,11 +29,12 @@ impl Rounds {
         partition: &mut Partition,
         vm_ns: u64,
         at: &At,
+        rests: impl Fn(Rid) -> bool,
         mut follow: impl FnMut(Effects),
     ) -> Result<Vec<Move>, OutOfMemory> {
         self.has_small = true;
         self.judge(partition, vm_ns, &mut follow);
-        let placed = self.place(partition, at);
+        let placed = self.place(partition, at, rests);
         let finished = core::mem::take(&mut self.finished);
         let (items, outcome) = placed?;
         self.counts.spread += u64::from(outcome.spread != 0);
@@ -51,8 +52,13 @@ impl Rounds {
     ///
     /// # Errors
     /// No memory for the list of regions: they stay where they are.
-    pub fn balance(&mut self, partition: &Partition, at: &At) -> Result<Vec<Move>, OutOfMemory> {
-        let (items, _outcome) = self.place(partition, at)?;
+    pub fn balance(
+        &mut self,
+        partition: &Partition,
+        at: &At,
+        rests: impl Fn(Rid) -> bool,
+    ) -> Result<Vec<Move>, OutOfMemory> {
+        let (items, _outcome) = self.place(partition, at, rests)?;
         self.moves(&items)
     }
 
@@ -61,6 +67,7 @@ impl Rounds {
         &mut self,
         partition: &Partition,
         at: &At,
+        rests: impl Fn(Rid) -> bool,
     ) -> Result<(Vec<Item>, balance::Outcome), OutOfMemory> {
         let frames = match self.settings.cache_kib {
             0 => None,
@@ -71,7 +78,7 @@ impl Rounds {
         let smallest = caches_now.iter().map(|cache| cache.frames).min().unwrap_or(0);
         let least = smallest / LEAST_PART;
         self.least_change = smallest / CHANGED_PART;
-        let mut items = self.items(partition, *vm, 4 * least)?;
+        let mut items = self.items(partition, *vm, 4 * least, rests)?;
         // Its own weight, before it has ever published any load.
         caches.weigh(*vm, *weight);
         let weights = caches.weights();
@@ -119,8 +126,15 @@ impl Rounds {
         }
     }
 
-    /// The regions that may be mapped to a cache, but for those that no cache has and whose load is below `least` quarters of a frame.
-    fn items(&self, partition: &Partition, vm: u16, least: u32) -> Result<Vec<Item>, OutOfMemory> {
+    /// The regions that may be mapped to a cache, but for those that no cache has and that rest, or whose load is below `least` quarters
+    /// of a frame.
+    fn items(
+        &self,
+        partition: &Partition,
+        vm: u16,
+        least: u32,
+        rests: impl Fn(Rid) -> bool,
+    ) -> Result<Vec<Item>, OutOfMemory> {
         let regions = partition.regions().filter_map(|(rid, info)| {
             let group = match info.owner {
                 Owner::Space(space) => u32::from(space.number()),
@@ -133,7 +147,7 @@ impl Rounds {
                 Kind::Seed | Kind::Shared | Kind::Global => return None,
             };
             let load = self.load(partition, rid, info.frames);
-            let counts = was.is_some() || load >= least.max(1);
+            let counts = was.is_some() || load >= least.max(1) && !rests(rid);
             counts.then(|| Item::new(vm, group, rid, load, self.access_ns(rid), was))
         });
         let mut items = Vec::new();

@@ -208,9 +208,13 @@ impl Scene {
                 self.open.clear();
                 self.is_on = false;
                 let mut effects = vec![];
-                let moves = self
-                    .rounds
-                    .end(&mut self.partition, self.now_ns, &self.at, |effect| effects.push(effect));
+                let moves = self.rounds.end(
+                    &mut self.partition,
+                    self.now_ns,
+                    &self.at,
+                    |_| false,
+                    |effect| effects.push(effect),
+                );
                 self.follow(&effects);
                 for step in moves.unwrap() {
                     let _performed = self.partition.localise(step.rid, step.to).unwrap();
@@ -474,7 +478,7 @@ fn frames_age_however_often_rounds_are() {
     for n in 1..5 {
         let answer = rounds.on(&mut partition, n, Event::End);
         assert!(matches!(answer.change, Change::Finish(_)) && rounds.finished.contains(space));
-        let _nothing_to_move = rounds.end(&mut partition, n, &at(), |_| {}).unwrap();
+        let _nothing_to_move = rounds.end(&mut partition, n, &at(), |_| false, |_| {}).unwrap();
         // The program runs for half of the time from one round to the next, and uses the frame no more.
         for _ in 0..4 {
             rounds.sampled(space, complete(0));
@@ -515,7 +519,7 @@ fn a_program_that_comes_late_in_a_phase_keeps_its_regions() {
         let _closed = partition.localise(rid, Domain::new(1).unwrap()).unwrap();
         let _seen = program(&mut partition, &mut rounds, 0x5000, 0x40, 80_000);
         let _over = rounds.on(&mut partition, 130_000, Event::End);
-        let _moves = rounds.end(&mut partition, 130_000, &at(), |_| {}).unwrap();
+        let _moves = rounds.end(&mut partition, 130_000, &at(), |_| false, |_| {}).unwrap();
         // Another phase begins, and the program runs in it after so long.
         let begin_ns = 1_000_000_000;
         assert_eq!(rounds.due(&mut partition, 0, Some(KERNEL), begin_ns).change, Change::CloseAll);
@@ -530,4 +534,25 @@ fn a_program_that_comes_late_in_a_phase_keeps_its_regions() {
         let _touched = program(&mut partition, &mut rounds, 0x5000, 0x60, begin_ns + ms * 1_000_000);
         assert_eq!(rounds.root(partition.info_of(Gfn(0x60)).unwrap().owner), Some(0x5000));
     }
+}
+
+#[test]
+fn a_region_that_rests_is_mapped_to_no_cache() {
+    let (mut partition, mut rounds) = in_phase("balance,q_us=1,cache_kib=64");
+    for n in 0..4 {
+        let _touched = program(&mut partition, &mut rounds, 0x5000, 0x40 + n, n * 30_000);
+    }
+    let rid = partition.region_of(Gfn(0x40)).unwrap();
+    let _over = rounds.on(&mut partition, 130_000, Event::End);
+    assert!(rounds.end(&mut partition, 130_000, &at(), |_| true, |_| {}).unwrap().is_empty());
+    let mut placed = |rests: &dyn Fn(Rid) -> bool| {
+        rounds.balance(&partition, &at(), rests).unwrap().iter().map(|step| step.rid).collect::<Vec<_>>()
+    };
+    let others = placed(&|other| other == rid);
+    assert!(!others.is_empty() && !others.contains(&rid));
+    assert!(placed(&|_| false).contains(&rid));
+    // What a cache has stays there.
+    let _closed = partition.localise(rid, Domain::new(1).unwrap()).unwrap();
+    let _all = rounds.balance(&partition, &at(), |_| true).unwrap();
+    assert!(partition.info(rid).unwrap().kind.is_local());
 }

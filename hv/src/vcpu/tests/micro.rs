@@ -167,7 +167,7 @@ fn an_instruction_that_touches_regions_of_two_domains_completes() {
 }
 
 #[test]
-fn a_processor_that_was_idle_and_took_the_vcpu_makes_its_region_global() {
+fn a_processor_that_was_idle_and_took_the_vcpu_opens_its_region_for_a_while() {
     let (mut machine, rids) = machine(&[0x200], &[TOUCH, |_| Exit::Interrupt]);
     localise(&mut machine, rids[0], 1).unwrap();
     machine.vcpu.virt.choices = [0x20_3000].into();
@@ -180,7 +180,7 @@ fn a_processor_that_was_idle_and_took_the_vcpu_makes_its_region_global() {
     (machine.host.domain, machine.host.took) = (0, true);
     machine.host.wanted_at = Some(machine.host.cpu.tsc.get());
     let _taken = run(&mut machine.vcpu, &machine.vm, &mut (), &mut machine.host);
-    assert_eq!((kind(&machine, rids[0]), counts(&machine).globalised), (Kind::Global, 1));
+    assert_eq!((kind(&machine, rids[0]), counts(&machine).globalised), (Kind::Regular, 1));
     assert!(matches!(entry(&machine, 0x203), P2mEntry::Ram { .. }));
 }
 

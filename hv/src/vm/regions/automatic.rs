@@ -164,24 +164,34 @@ impl<F: PteFormat<Attr = NestedAttr>, M: HostMemory> Vm<F, M> {
 
     /// What follows a phase: regions that bring nothing are given up, or the balancer's moves are made.
     pub fn end_round(&self, vcpu: u32, work: &mut u32, records: &mut Records, vm_ns: u64) -> MapChanges {
-        let (Some(rounds), Some(at)) = (&mut records.rounds, self.regions.place()) else {
+        let Records { guest, rounds: Some(rounds), micro, .. } = &mut *records else {
             return MapChanges::default();
         };
+        let Some(at) = self.regions.place() else { return MapChanges::default() };
         self.tell_of_pages(work);
         let mut effects = Vec::new();
-        let moves = rounds.end(records.guest.partition_mut(), vm_ns, at, |effect| keep(&mut effects, effect));
+        let rests = |rid| micro.rests(rid, vm_ns);
+        let follow = |effect| keep(&mut effects, effect);
+        let moves = rounds.end(guest.partition_mut(), vm_ns, at, rests, follow);
         log::debug!("{}: {moves:x?}, {} regions given up", self.name, effects.len());
         let mut changes = self.follow_effects(vcpu, work, records, &effects);
         changes.add(self.move_regions(vcpu, work, records, moves.unwrap_or_default()));
         changes
     }
 
-    /// Evens the loads of caches as they are now, at a turn that is left out.
-    pub fn balance_regions(&self, vcpu: u32, work: &mut u32, records: &mut Records) -> MapChanges {
-        let (Some(rounds), Some(at)) = (&mut records.rounds, self.regions.place()) else {
+    /// Evens the loads of caches as they are now, at a turn that is left out and this virtual time of the VM.
+    pub fn balance_regions(
+        &self,
+        vcpu: u32,
+        work: &mut u32,
+        records: &mut Records,
+        vm_ns: u64,
+    ) -> MapChanges {
+        let Records { guest, rounds: Some(rounds), micro, .. } = &mut *records else {
             return MapChanges::default();
         };
-        let moves = rounds.balance(records.guest.partition(), at);
+        let Some(at) = self.regions.place() else { return MapChanges::default() };
+        let moves = rounds.balance(guest.partition(), at, |rid| micro.rests(rid, vm_ns));
         self.move_regions(vcpu, work, records, moves.unwrap_or_default())
     }
 

@@ -16,6 +16,7 @@ enum Op {
     Merge(u8, u8),
     Localise(u8, u8),
     Globalise(u8),
+    Open(u8),
     TearDown(u8),
     Exclude(u8),
     AddGuest,
@@ -33,6 +34,7 @@ fn op() -> impl Strategy<Value = Op> {
         4 => (n(), n()).prop_map(|(a, b)| Op::Merge(a, b)),
         4 => (n(), n()).prop_map(|(a, b)| Op::Localise(a, b)),
         1 => n().prop_map(Op::Globalise),
+        1 => n().prop_map(Op::Open),
         1 => n().prop_map(Op::TearDown),
         1 => n().prop_map(Op::Exclude),
         1 => Just(Op::AddGuest),
@@ -208,6 +210,9 @@ impl Model {
                     grouped(old) || old == Kind::Global
                 })
             }
+            Op::Open(rid) => {
+                self.change(rid, Kind::Regular, Partition::open, |old| matches!(old, Kind::Local(_)))
+            }
             Op::Globalise(rid) => self
                 .change(rid, Kind::Global, Partition::globalise, |old| grouped(old) || old == Kind::Global),
             Op::TearDown(rid) => {
@@ -369,7 +374,7 @@ proptest! {
         for op in &ops {
             model.compare();
             // What depends on a frame's mappers differs.
-            if matches!(op, Op::Map(..) | Op::Unmap(..) | Op::Localise(..) | Op::Globalise(_)) {
+            if matches!(op, Op::Map(..) | Op::Unmap(..) | Op::Localise(..) | Op::Globalise(_) | Op::Open(_)) {
                 model.step(op);
             }
         }

@@ -13,7 +13,7 @@ fn leaves_may_be_joined_after_two_samples_of_all_that_were_in_the_round() {
     let complete = Scan { is_complete: true, ..Scan::default() };
     assert!(!rounds.sampled(Space::VM, complete), "nothing is small yet");
     let _ended = rounds.on(&mut partition, 0, Event::End);
-    let _nothing_to_move = rounds.end(&mut partition, 0, &at(), |_| {}).unwrap();
+    let _nothing_to_move = rounds.end(&mut partition, 0, &at(), |_| false, |_| {}).unwrap();
     let mut sampled = |space, is_complete| rounds.sampled(space, Scan { is_complete, ..complete });
     let told = [Space::VM, Space::VM, spaces[0], spaces[0], spaces[1]].map(|space| sampled(space, true));
     assert_eq!(told, [false; 5]);
@@ -26,7 +26,7 @@ fn leaves_may_be_joined_after_two_samples_of_all_that_were_in_the_round() {
         let _touched = program(&mut partition, &mut rounds, root, frame, SAMPLE_NS);
     }
     let _ended = rounds.on(&mut partition, SAMPLE_NS, Event::End);
-    let _nothing_to_move = rounds.end(&mut partition, SAMPLE_NS, &at(), |_| {}).unwrap();
+    let _nothing_to_move = rounds.end(&mut partition, SAMPLE_NS, &at(), |_| false, |_| {}).unwrap();
     rounds.spaces.end(spaces[0]);
     assert_eq!([spaces[1]; 2].map(|space| rounds.sampled(space, complete)), [false, true]);
 }

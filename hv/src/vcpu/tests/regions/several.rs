@@ -110,7 +110,7 @@ impl Several {
 
     /// The balancer is asked, or regions are mapped to a cache or opened, on behalf of a VCPU that is in no phase.
     fn balance(&mut self, v: usize) {
-        let (what, domain) = (self.random.draw() % 8, Domain::new((self.random.draw() % 2) as u8).unwrap());
+        let (what, domain) = (self.random.draw() % 9, Domain::new((self.random.draw() % 2) as u8).unwrap());
         let Machine { vm, vcpu, .. } = &mut self.on(v).machine;
         let mut slot = vm.regions.lock(|| unreachable!("the lock is free"));
         let Some(records) = &mut *slot else { return };
@@ -128,13 +128,14 @@ impl Several {
                 follow_changes(vcpu, changes);
             }
             2..4 => {
-                let changes = vm.balance_regions(vcpu.id, &mut vcpu.work, records);
+                let changes = vm.balance_regions(vcpu.id, &mut vcpu.work, records, vm.regions.virtual_ns(0));
                 follow_changes(vcpu, changes);
             }
             _ => {
                 for (rid, _) in &before {
                     let done = match what {
                         4..7 => vm.localise(vcpu.id, &mut vcpu.work, records, *rid, domain),
+                        7 => vm.open_region(vcpu.id, &mut vcpu.work, records, *rid),
                         _ => vm.globalise(vcpu.id, &mut vcpu.work, records, *rid),
                     };
                     if let Ok(changes) = done {
