@@ -34,10 +34,7 @@ impl<P: Policy> Scheduler<P> {
             return None;
         }
         mine.current = None;
-        if theirs.idle
-            && theirs.waiting.first().is_none()
-            && let Some(kick) = self.claim(to)
-        {
+        if theirs.idle && theirs.waiting.first().is_none() && self.take_idle(to) {
             // No other VCPU can be what it runs next.
             let index = usize::from(id.0);
             let mut vcpu = mine.vcpus[index].take().expect("a queue has the VCPU that it runs");
@@ -48,7 +45,8 @@ impl<P: Policy> Scheduler<P> {
             self.homes[index].store(to.0, Ordering::Release);
             drop(mine);
             theirs.start(common, id, vcpu, now);
-            return Some(kick);
+            // Last: one that is awake and sees it waits for this lock.
+            return Some(self.want(to));
         }
         theirs.account(common, now);
         self.carry_over(&mut mine, &mut theirs, id, Place::Waiting, Arrival::Moved, now);

@@ -277,9 +277,13 @@ impl<P: Policy> Scheduler<P> {
 
     /// Wakes a PCPU if it halts and has not been woken yet.
     fn claim(&self, pcpu: PcpuId) -> Option<Kick> {
+        self.take_idle(pcpu).then(|| self.want(pcpu))
+    }
+
+    /// The same in two steps: whether it does. Then it is to be [wanted](Self::want), which it may see before the kick.
+    fn take_idle(&self, pcpu: PcpuId) -> bool {
         let bit = PcpuSet::only(pcpu).bits();
-        let was_idle = self.idle.fetch_and(!bit, Ordering::AcqRel) & bit != 0;
-        was_idle.then(|| self.want(pcpu))
+        self.idle.fetch_and(!bit, Ordering::AcqRel) & bit != 0
     }
 
     /// Wakes one of these PCPUs, a neighbour of `near` first, if one of them halts.
