@@ -20,10 +20,8 @@ pub const CASES: &[Case] = &[
     })
     .also(SHADOW)
     .at_length(),
-    only("qemu-svm", "regions: those of a program are found with agile paging", |c| {
-        found_in(c, &["--mode", "agile", "--regions", UNIFY], &c.memlat, 300).map(drop)
-    })
-    .at_length(),
+    only("qemu-svm", "regions: those of a program are found with agile paging", with_agile_paging)
+        .at_length(),
     only("bochs-vtx", "regions: those of a program are mapped to two caches, nested", |c| bochs(c, "nested"))
         .at_length(),
     only("bochs-vtx", "regions: those of a program are mapped to two caches, shadow", |c| bochs(c, "shadow"))
@@ -69,6 +67,18 @@ const BOCHS_UNIFY: &str =
 
 fn found(context: &Context) -> Result<Value> {
     found_in(context, &["--regions", UNIFY], &context.memlat, 300)
+}
+
+/// Agile paging is in force between phases: each is on nested tables, and begins and ends with a change.
+fn with_agile_paging(context: &Context) -> Result<()> {
+    found_in(context, &["--mode", "agile", "--regions", UNIFY], &context.memlat, 300)?;
+    let paging = read_stats(&context.path("stats.json"))?["guests"][0]["paging"].clone();
+    let count = |group: &str, key: &str| paging[group][key].as_u64().unwrap_or(0);
+    let changes = ["to_agile", "to_nested"].map(|direction| count("switches", direction));
+    let rounds = count("regions", "rounds");
+    ensure!(changes.iter().all(|changes| *changes + 1 >= rounds), "{rounds} rounds: {paging}");
+    ensure!(count("agile", "charged_exits") > 0, "{paging}");
+    Ok(())
 }
 
 fn found_32(context: &Context, guest: &str) -> Result<()> {
@@ -235,8 +245,9 @@ fn gains(context: &Context) -> Result<()> {
     let samples = context.path("samples.jsonl");
     let put = format!("{}:/memlat", context.memlat.display());
     let regions = "unify,q_us=100,period_ms=50,phase_ms=8,move_us=4,least_us=20,cache_kib=256";
+    // A small step: processors wait for each other about as long as the model says.
     let machine = ["--lab", &lab, "--lab-from", "session", "--lab-time", "--pcpus", "2,sockets=2"];
-    let quick = ["--append", QUICK_BOOT];
+    let quick = ["--append", QUICK_BOOT, "--lab-step", "2000"];
     let guest =
         ["--regions", regions, "--stats", &stats, "--put", &put, "--exec", "/memlat chase 192 16384 120 30"];
     let records = ["--samples", &samples];
@@ -252,10 +263,9 @@ fn gains(context: &Context) -> Result<()> {
     let picoseconds = number("ns")? * 1000 / number("measured")?;
     ensure!(picoseconds < 50_000, "{picoseconds} ps for an access: {said}{regions}");
     seen(context, &samples, count("region_moves"))?;
-    // Both processors count, and what they wait for each other, which is more where the machine below is busy. The goal is 3000
-    // instructions; it is 3700 to 4100 now, with modelled time, and was 4900 in one of three runs on a machine with five times as much to do
-    // as it has processors. Twice of it is a mistake.
-    ensure!((100..8_000).contains(&count("move_instructions")), "{regions}");
+    // Both processors count, and what they wait for each other. 2915 to 2939 in six runs, on a machine with five times as much to do as it
+    // has processors. 3000 is the goal.
+    ensure!((100..=3_000).contains(&count("move_instructions")), "{regions}");
     Ok(())
 }
 
