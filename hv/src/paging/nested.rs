@@ -11,7 +11,9 @@
 use super::format::{NestedAttr, PteFormat, Rights};
 use super::p2m::{P2m, P2mEntry};
 use super::range::{Changed, Flush, GpaRange};
-use super::table::{AccessBits, AccessedGroup, AccessedLarge, Found, Leaf, MapError, Retired, Table};
+use super::table::{
+    AccessBits, AccessedGroup, AccessedLarge, Found, Leaf, MapError, Retired, Table, Touched,
+};
 use crate::arch::Access;
 use crate::arch::addr::{Gfn, Gpa, Hpa, PageSize};
 use crate::mem::table_memory::TableMemory;
@@ -169,6 +171,11 @@ impl<F: PteFormat<Attr = NestedAttr>, M: TableMemory> Nested<F, M> {
     /// Reads and clears accessed bits of 64 pages: see [`Table::take_accessed_group`].
     pub fn take_accessed_group(&self, first: Gpa, wanted: u64) -> AccessedGroup {
         self.table.take_accessed_group(first, wanted)
+    }
+
+    /// Whether a piece of 2 MiB may have been accessed: see [`Table::take_touched`].
+    pub fn take_touched(&self, gpa: Gpa) -> Touched {
+        self.table.take_touched(gpa)
     }
 
     /// What a joined leaf tells without a change: see [`Table::joined_leaf`].

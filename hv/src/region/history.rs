@@ -22,6 +22,7 @@ mod tests;
 use alloc::vec::Vec;
 use core::ops::Range;
 
+use self::planes::Counters;
 pub use self::scan::{AccessSource, Asked, Scan};
 use super::{Rid, Space};
 use crate::arch::addr::Gfn;
@@ -35,15 +36,19 @@ pub const SAMPLE_NS: u64 = 100_000_000;
 pub const RECENT: [usize; 6] = [1, 2, 4, 8, 16, 32];
 /// Frames of a group: what one word of a plane holds.
 pub const GROUP: u64 = 64;
+/// Frames of a piece: 2 MiB.
+pub const PIECE: u64 = 512;
+/// Groups of a piece.
+const GROUPS: usize = (PIECE / GROUP) as usize;
 
 /// Frames of a region by the number of ones in their histories, from 1 on; 32 count as 31. Element 0 is not used: the frames
 /// without ones are all others of the region.
 type Histogram = [u32; SAMPLES];
 
-/// Groups of a range of RAM, which have neighbouring places in the records.
+/// Groups of a range of RAM, which have neighbouring places in the records: those of whole pieces.
 #[derive(Clone, Copy, Debug)]
 struct Run {
-    /// Number of the first group's first frame, divided by [`GROUP`].
+    /// Number of the first group's first frame, divided by [`GROUP`]: a multiple of [`GROUPS`], as its place is.
     first: u64,
     groups: u64,
     /// Place of the first group.
@@ -59,6 +64,21 @@ struct Ticks {
     next: Option<usize>,
     /// Virtual time from which on the next sample is due.
     due_ns: u64,
+    /// The number of the latest sample among those of all address spaces, and of the one before.
+    number: u64,
+    before: u64,
+}
+
+/// What is known of the 2 MiB that eight groups are in.
+#[derive(Clone, Copy, Debug)]
+struct Piece {
+    /// The latest sample that has found it touched; more than that of any sample if frames have come to another address space since.
+    touched: u64,
+    /// Groups that may have ones.
+    used: u8,
+    /// Groups of frames of one region, and others; of what is in neither it is not known.
+    uniform: u8,
+    mixed: u8,
 }
 
 /// The histories of a VM's frames, and the histograms of its regions.
@@ -67,15 +87,18 @@ pub struct Histories {
     runs: Vec<Run>,
     planes: Pieces<[u64; SAMPLES]>,
     /// Ones in the history of each frame.
-    ones: Pieces<[u8; GROUP as usize]>,
+    ones: Pieces<Counters>,
     /// The address space whose samples each frame takes part in.
     spaces: Pieces<[u8; GROUP as usize]>,
     /// Of each address space: the places of groups in which it may have frames.
     present: Pieces<u64>,
     /// Words of `present` for each address space.
     stride: usize,
+    pieces: Pieces<Piece>,
     histograms: Pieces<Histogram>,
     ticks: Vec<Ticks>,
+    /// The number of the latest sample, or of what counts as one for [`Piece::touched`].
+    number: u64,
     /// Groups in which all frames are in the pool are visited, too.
     has_pool: bool,
 }
@@ -91,8 +114,9 @@ impl Histories {
         runs.try_reserve_exact(ram.len()).map_err(|_| OutOfMemory)?;
         let mut places = 0;
         for range in ram {
-            let (mut first, end) = (range.start.0 / GROUP, range.end.0.div_ceil(GROUP));
-            // Two ranges may share a group.
+            let groups = |pieces: u64| pieces * GROUPS as u64;
+            let (mut first, end) = (groups(range.start.0 / PIECE), groups(range.end.0.div_ceil(PIECE)));
+            // Two ranges may share a piece.
             first = runs.last().map_or(first, |run| first.max(run.first + run.groups));
             if first < end {
                 runs.push(Run { first, groups: end - first, place: places });
@@ -106,12 +130,15 @@ impl Histories {
         Ok(Histories {
             runs,
             planes: Pieces::new(places, || [0; SAMPLES])?,
-            ones: Pieces::new(places, || [0; GROUP as usize])?,
+            ones: Pieces::new(places, Counters::default)?,
             spaces: Pieces::new(places, || [0; GROUP as usize])?,
             present: Pieces::new(stride * spaces, || 0)?,
             stride,
+            // All are touched for the first sample.
+            pieces: Pieces::new(places / GROUPS, || Piece { touched: 1, used: 0, uniform: 0, mixed: 0 })?,
             histograms: Pieces::new(regions, || [0; SAMPLES])?,
             ticks,
+            number: 1,
             has_pool: false,
         })
     }
@@ -120,21 +147,28 @@ impl Histories {
     pub(super) fn take_pool(&mut self) {
         if !core::mem::replace(&mut self.has_pool, true) {
             (0..self.planes.len()).for_each(|place| self.set_present(Space::VM, place, true));
+            self.number += 1;
+            let number = self.number;
+            self.pieces.for_each_mut(|piece| piece.touched = number);
         }
     }
 
     /// The virtual time of an address space begins at 0 again: its number is another one's now.
     pub(super) fn restart(&mut self, space: Space) {
         let ticks = &mut self.ticks[usize::from(space.0)];
-        *ticks = Ticks { plane: ticks.plane, next: None, due_ns: SAMPLE_NS };
+        *ticks = Ticks { next: None, due_ns: SAMPLE_NS, ..*ticks };
     }
 
     /// Bytes of host memory for this many frames, regions and address spaces, without the tables of pieces (a 512th of it).
     pub const fn bytes_for(frames: usize, regions: usize, spaces: usize) -> usize {
-        let groups = frames.div_ceil(GROUP as usize);
+        // Each of two ranges of RAM may end within a piece; less than 1 GiB is one.
+        let ends = frames >> 18 != 0;
+        let groups = (frames.div_ceil(PIECE as usize) + ends as usize) * GROUPS;
         let pieces = Pieces::<[u64; SAMPLES]>::frames(groups)
-            + 2 * Pieces::<[u8; GROUP as usize]>::frames(groups)
+            + Pieces::<Counters>::frames(groups)
+            + Pieces::<[u8; GROUP as usize]>::frames(groups)
             + Pieces::<u64>::frames(groups.div_ceil(64) * spaces)
+            + Pieces::<Piece>::frames(groups / GROUPS)
             + Pieces::<Histogram>::frames(regions);
         pieces * crate::arch::addr::PAGE_SIZE as usize
     }
@@ -162,7 +196,10 @@ impl Histories {
     /// address space, or is in the pool: what it holds is new then.
     pub(super) fn moved(&mut self, gfn: Gfn, from: Rid, to: Rid, space: Space) {
         let Some((place, bit)) = self.place(gfn) else { return };
-        let ones = self.ones[place][bit as usize];
+        let piece = &mut self.pieces[place / GROUPS];
+        (piece.uniform, piece.mixed) =
+            (piece.uniform & !(1 << (place % GROUPS)), piece.mixed & !(1 << (place % GROUPS)));
+        let ones = self.ones[place].get(bit);
         let is_kept = self.spaces[place][bit as usize] == space.0 as u8 && to != Rid::POOL;
         if ones != 0 {
             let at = class(ones);
@@ -173,13 +210,18 @@ impl Histories {
                 self.forget(place, bit);
             }
         }
-        self.spaces[place][bit as usize] = space.0 as u8;
+        let before = core::mem::replace(&mut self.spaces[place][bit as usize], space.0 as u8);
         if to != Rid::POOL || self.has_pool {
             self.set_present(space, place, true);
+            // What the frame's new address space has not asked for may have been accessed before its latest sample.
+            if before != space.0 as u8 || from == Rid::POOL {
+                self.number += 1;
+                self.pieces[place / GROUPS].touched = self.number;
+            }
         }
     }
 
-    /// The frames of `gone` are in `into` now.
+    /// The frames of `gone` are in `into` now. Groups of one region stay that.
     pub(super) fn merged(&mut self, gone: Rid, into: Rid) {
         let from = core::mem::take(&mut self.histograms[gone.index()]);
         for (sum, frames) in self.histograms[into.index()].iter_mut().zip(from) {
@@ -190,7 +232,7 @@ impl Histories {
     /// Forgets the history of a frame, which is in region `rid`: its samples were those of others, too.
     pub(super) fn clear(&mut self, gfn: Gfn, rid: Rid) {
         let Some((place, bit)) = self.place(gfn) else { return };
-        let ones = self.ones[place][bit as usize];
+        let ones = self.ones[place].get(bit);
         if ones != 0 {
             self.histograms[rid.index()][class(ones)] -= 1;
             self.forget(place, bit);
@@ -199,7 +241,15 @@ impl Histories {
 
     fn forget(&mut self, place: usize, bit: u32) {
         self.planes[place].iter_mut().for_each(|plane| *plane &= !(1 << bit));
-        self.ones[place][bit as usize] = 0;
+        self.ones[place].clear(1 << bit);
+        self.mark_used(place);
+    }
+
+    /// Notes in its piece whether a group has ones.
+    fn mark_used(&mut self, place: usize) {
+        let is_used = self.ones[place].any() != 0;
+        let (used, bit) = (&mut self.pieces[place / GROUPS].used, 1 << (place % GROUPS));
+        *used = if is_used { *used | bit } else { *used & !bit };
     }
 
     /// The last 32 samples of a frame; bit 31 is the latest. `None`: it is no RAM.
@@ -225,7 +275,7 @@ impl Histories {
         let mut recent = [0; RECENT.len()];
         let Some((place, _)) = self.place(first) else { return recent };
         let (spaces, planes) = (&self.spaces[place], &self.planes[place]);
-        let mut left = planes::bytes_from(&self.ones[place], 1);
+        let mut left = self.ones[place].any();
         while left != 0 {
             // All frames of an address space have their latest sample in one plane.
             let space = spaces[left.trailing_zeros() as usize];
@@ -244,13 +294,13 @@ impl Histories {
 
     /// In how many of the last 32 samples a frame was accessed.
     pub fn ones(&self, gfn: Gfn) -> Option<u8> {
-        self.place(gfn).map(|(place, bit)| self.ones[place][bit as usize])
+        self.place(gfn).map(|(place, bit)| self.ones[place].get(bit))
     }
 
     /// A bit for each of the 64 frames from `first` on, a multiple of 64, that was accessed in `least` (1 to 32) or more of the last
     /// 32 samples.
     pub fn frequent(&self, first: Gfn, least: u8) -> u64 {
-        self.place(first).map_or(0, |(place, _)| planes::bytes_from(&self.ones[place], least))
+        self.place(first).map_or(0, |(place, _)| self.ones[place].from(least))
     }
 
     /// `H(i)` of a region, for `i` from 1 to 31.
@@ -283,6 +333,7 @@ impl Histories {
         frames: impl IntoIterator<Item = (Gfn, Rid, Space)>,
     ) -> Result<(), alloc::string::String> {
         let mut histograms = alloc::vec![[0u32; SAMPLES]; self.histograms.len()];
+        let mut uniform = alloc::collections::BTreeMap::new();
         for (gfn, rid, space) in frames {
             let (place, bit) = self.place(gfn).ok_or_else(|| alloc::format!("{gfn:?} has no place"))?;
             let bits: u64 = self.planes[place].iter().map(|plane| plane >> bit & 1).sum();
@@ -290,12 +341,16 @@ impl Histories {
             let word = self.present[usize::from(space.0) * self.stride + place / 64];
             let is_present = word & 1 << (place % 64) != 0;
             let is_left_out = rid == Rid::POOL && !self.has_pool;
-            if own != space
-                || !(is_present || is_left_out)
-                || bits != u64::from(self.ones[place][bit as usize])
-            {
-                let ones = self.ones[place][bit as usize];
+            if own != space || !(is_present || is_left_out) || bits != u64::from(self.ones[place].get(bit)) {
+                let ones = self.ones[place].get(bit);
                 return Err(alloc::format!("{gfn:?}: {own:?} not {space:?}, {ones} ones of {bits}"));
+            }
+            let is_uniform = self.pieces[place / GROUPS].uniform >> (place % GROUPS) & 1 != 0;
+            if is_uniform && *uniform.entry(place).or_insert(rid) != rid {
+                return Err(alloc::format!("{gfn:?} is not in the region of its group"));
+            }
+            if bits != 0 && self.pieces[place / GROUPS].used >> (place % GROUPS) & 1 == 0 {
+                return Err(alloc::format!("{gfn:?} has ones, and its piece does not say so"));
             }
             if bits != 0 {
                 histograms[rid.index()][class(bits as u8)] += 1;

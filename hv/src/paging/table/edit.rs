@@ -241,7 +241,8 @@ impl<F: PteFormat, M: TableMemory> Table<F, M> {
                     self.memory.store(child, n, first | at);
                 }
             }
-            match self.memory.compare_exchange(table, index, raw, F::table(child)) {
+            // As the leaves say: where the entry of a table is not accessed, no leaf below is asked ([`Table::take_touched`]).
+            match self.memory.compare_exchange(table, index, raw, F::table(child) | raw & F::ACCESSED) {
                 Ok(()) => return Ok(child),
                 Err(now) => raw = now,
             }

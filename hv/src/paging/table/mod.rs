@@ -21,7 +21,7 @@ mod scan;
 mod tests;
 
 pub use cursor::Cursor;
-pub use scan::{AccessBits, AccessedGroup, AccessedLarge};
+pub use scan::{AccessBits, AccessedGroup, AccessedLarge, Touched};
 
 use super::format::{Entry, PteFormat};
 use super::range::GpaRange;

@@ -28,6 +28,19 @@ pub enum AccessedGroup {
     Large(AccessedLarge),
 }
 
+/// What [`Table::take_touched`] has found of a piece.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Touched {
+    /// It may have been accessed.
+    pub is_touched: bool,
+    /// A bit was cleared.
+    pub owes: bool,
+}
+
+impl Touched {
+    const NO: Touched = Touched { is_touched: false, owes: false };
+}
+
 /// Small leaves whose accessed bits were read and cleared. Bit n: page n.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct AccessedSmall {
@@ -87,18 +100,8 @@ impl<F: PteFormat, M: TableMemory> Table<F, M> {
         loop {
             let at = index(first, level);
             if level == 1 {
-                let mut found = AccessedSmall::default();
-                let mut left = wanted;
-                while left != 0 {
-                    let n = left.trailing_zeros() as usize;
-                    left &= left - 1;
-                    // A group is an eighth of a table.
-                    let was = self.take_accessed_of(table, (at & !(GROUP - 1)) + n, F::JOINED);
-                    let is_inherited = was & F::JOINED != 0;
-                    found.accessed |= u64::from(was != 0 && !is_inherited) << n;
-                    found.inherited |= u64::from(is_inherited) << n;
-                }
-                return AccessedGroup::Small(found);
+                // A group is an eighth of a table.
+                return AccessedGroup::Small(self.take_accessed_small(table, at & !(GROUP - 1), wanted));
             }
             match F::decode(self.memory.load(table, at), level) {
                 Entry::Table(child) => (table, level) = (child, level - 1),
@@ -114,6 +117,45 @@ impl<F: PteFormat, M: TableMemory> Table<F, M> {
                     return AccessedGroup::Large(AccessedLarge { range, is_accessed, is_joined });
                 }
             }
+        }
+    }
+
+    /// The same of the 64 entries from `first` on in a table of level 1. Eight at a time are passed over if none was accessed.
+    fn take_accessed_small(&self, table: Hfn, first: usize, wanted: u64) -> AccessedSmall {
+        let mut found = AccessedSmall::default();
+        for eight in (0..GROUP).step_by(8) {
+            let load = |n: usize| self.memory.load(table, first + eight + n);
+            let mut left = wanted >> eight & 0xff;
+            if left == 0 || (0..8).fold(0, |all, n| all | load(n)) & F::ACCESSED == 0 {
+                continue;
+            }
+            while left != 0 {
+                let n = eight + left.trailing_zeros() as usize;
+                left &= left - 1;
+                let was = self.take_accessed_of(table, first + n, F::JOINED);
+                let is_inherited = was & F::JOINED != 0;
+                found.accessed |= u64::from(was != 0 && !is_inherited) << n;
+                found.inherited |= u64::from(is_inherited) << n;
+            }
+        }
+        found
+    }
+
+    /// Whether anything in the piece of 2 MiB at `gpa` may have been accessed since this was asked last: processors set the accessed bit of
+    /// each entry that they walk through, and that of the entry for the piece is read, and cleared if it leads to a table. A large leaf keeps
+    /// its bit for [`Table::take_accessed_group`], and one that was joined is to be asked until it was found idle.
+    ///
+    /// It is to be asked before the leaves are: an access in between sets both bits again. Until a flush of everything that is owed if a
+    /// bit was cleared, processors may go on without setting it again, as those of leaves.
+    pub fn take_touched(&self, gpa: Gpa) -> Touched {
+        let Some((table, level)) = self.above_piece(gpa) else { return Touched::NO };
+        let at = index(gpa, level);
+        let raw = self.memory.load(table, at);
+        let is_table = matches!(F::decode(raw, level), Entry::Table(_));
+        let is_joined = raw & F::JOINED != 0 && raw & F::JOINED_IDLE == 0;
+        Touched {
+            is_touched: raw & F::ACCESSED != 0 || !is_table && is_joined,
+            owes: is_table && self.take_accessed_of(table, at, 0) != 0,
         }
     }
 

@@ -1,4 +1,4 @@
-//! Words of 64 frames: which of 64 bytes are equal to one, or not less, without vector instructions.
+//! Words of 64 frames, without vector instructions: which of 64 bytes are equal to one, and 64 counters that change together.
 
 /// A bit for each byte of `bytes` that is `wanted`.
 pub fn equal_bytes(bytes: &[u8; 64], wanted: u8) -> u64 {
@@ -10,22 +10,54 @@ pub fn equal_bytes(bytes: &[u8; 64], wanted: u8) -> u64 {
     mask
 }
 
-/// A bit for each byte of `bytes`, none of which is above 32, that is `least` or more (1 to 32).
-pub fn bytes_from(bytes: &[u8; 64], least: u8) -> u64 {
-    let add = u64::from(128 - least.clamp(1, 32)) * (u64::MAX / 255);
-    let mut mask = 0;
-    for (n, eight) in bytes.chunks_exact(8).enumerate() {
-        let word = eight.iter().rev().fold(0, |word, byte| word << 8 | u64::from(*byte));
-        // The upper bit of each byte is set if it is large enough; no carry leaves a byte.
-        mask |= u64::from(upper_bits(word + add)) << (8 * n);
-    }
-    mask
-}
+/// Counters from 0 to 63 of 64 frames: word `n` has bit `n` of each. So a few instructions change or compare all of them.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Counters([u64; 6]);
 
-/// The upper bit of each byte, in order.
-fn upper_bits(word: u64) -> u8 {
-    const UPPER: u64 = 0x8080_8080_8080_8080;
-    ((word & UPPER) >> 7).wrapping_mul(0x0102_0408_1020_4080).wrapping_shr(56) as u8
+impl Counters {
+    /// That of one frame.
+    pub fn get(&self, bit: u32) -> u8 {
+        self.0.iter().rev().fold(0, |count, plane| count << 1 | (plane >> bit & 1) as u8)
+    }
+
+    /// Adds one to those of a mask.
+    pub fn add(&mut self, mut mask: u64) {
+        for plane in &mut self.0 {
+            (*plane, mask) = (*plane ^ mask, *plane & mask);
+        }
+    }
+
+    /// Takes one from those of a mask.
+    pub fn subtract(&mut self, mut mask: u64) {
+        for plane in &mut self.0 {
+            (*plane, mask) = (*plane ^ mask, !*plane & mask);
+        }
+    }
+
+    /// Those of a mask become 0.
+    pub fn clear(&mut self, mask: u64) {
+        self.0.iter_mut().for_each(|plane| *plane &= !mask);
+    }
+
+    /// Which are `wanted`.
+    pub fn equal(&self, wanted: u8) -> u64 {
+        let differs = |(n, plane): (usize, &u64)| if wanted >> n & 1 == 1 { !plane } else { *plane };
+        !self.0.iter().enumerate().map(differs).fold(0, |all, some| all | some)
+    }
+
+    /// Which are `least` or more.
+    pub fn from(&self, least: u8) -> u64 {
+        // From the lowest bit on: a bit that is set where that of `least` is not decides, and one that is not where it is.
+        let above = |above: u64, (n, plane): (usize, &u64)| {
+            if least >> n & 1 == 1 { plane & above } else { plane | above }
+        };
+        self.0.iter().enumerate().fold(u64::MAX, above)
+    }
+
+    /// Which are not 0.
+    pub fn any(&self) -> u64 {
+        self.0.iter().fold(0, |all, plane| all | plane)
+    }
 }
 
 /// A bit for each byte of `word` that is zero.
@@ -60,12 +92,40 @@ mod tests {
             }
             let expected = (0..64).fold(0u64, |mask, n| mask | u64::from(bytes[n] == wanted) << n);
             prop_assert_eq!(equal_bytes(&bytes, wanted), expected);
-            let few = bytes.map(|byte| byte % 33);
-            for least in 1..=32 {
-                let expected = (0..64).fold(0u64, |mask, n| mask | u64::from(few[n] >= least) << n);
-                prop_assert_eq!(bytes_from(&few, least), expected);
-            }
             prop_assert_eq!(bits(expected).fold(0u64, |mask, bit| mask | 1 << bit), expected);
+        }
+
+        #[test]
+        fn counters_are_those_that_single_ones_come_to(steps in proptest::collection::vec((any::<u64>(), 0u8..5), 0..60)) {
+            let (mut counters, mut plain) = (Counters::default(), [0u8; 64]);
+            let where_plain = |plain: &[u8; 64], is: &dyn Fn(u8) -> bool| {
+                (0..64).fold(0u64, |mask, n| mask | u64::from(is(plain[n])) << n)
+            };
+            for (mask, op) in steps {
+                let own = (0..64).filter(|n| mask >> n & 1 == 1);
+                match op {
+                    0..3 => {
+                        let mask = mask & !counters.from(32);
+                        counters.add(mask);
+                        bits(mask).for_each(|n| plain[n as usize] += 1);
+                    }
+                    3 => {
+                        let mask = mask & counters.any();
+                        counters.subtract(mask);
+                        bits(mask).for_each(|n| plain[n as usize] -= 1);
+                    }
+                    _ => {
+                        counters.clear(mask & mask >> 1);
+                        own.filter(|n| mask >> 1 >> n & 1 == 1).for_each(|n| plain[n] = 0);
+                    }
+                }
+                prop_assert_eq!(counters.any(), where_plain(&plain, &|count| count != 0));
+            }
+            (0..64).for_each(|n| assert_eq!(counters.get(n), plain[n as usize]));
+            for value in 0..=33 {
+                prop_assert_eq!(counters.equal(value), where_plain(&plain, &|count| count == value));
+                prop_assert_eq!(counters.from(value), where_plain(&plain, &|count| count >= value));
+            }
         }
     }
 }

@@ -3,16 +3,20 @@
 use core::ops::Range;
 
 use super::planes::{bits, equal_bytes};
-use super::{GROUP, Histories, SAMPLE_NS, SAMPLES, class};
+use super::{GROUP, GROUPS, Histories, SAMPLE_NS, SAMPLES, class};
 use crate::arch::addr::Gfn;
 use crate::region::{Rid, Space};
-
-/// Frames of 2 MiB.
-const PIECE: u64 = 512;
 
 /// The access bits of an address space's tables, for all domains: nested tables, shadow tables by their reverse maps, or a bitmap
 /// that was filled otherwise, as by a log of the processor.
 pub trait AccessSource {
+    /// A sample begins, with a number above those of all samples before.
+    fn begin(&mut self, _number: u64) {}
+
+    /// Whether something in the 2 MiB from `first` on, a multiple of 512, may have been accessed since the last time that this was asked, by
+    /// whomever, or since the sample with the number `before` has begun. If not, [`take_accessed`](Self::take_accessed) would find nothing there.
+    fn is_touched(&mut self, first: Gfn, before: u64) -> bool;
+
     /// Reads and clears the access bits of frames among the 64 from `first` on, a multiple of 64. Returns those that were accessed since
     /// the last time; what was not asked for is ignored.
     ///
@@ -36,7 +40,9 @@ pub struct Asked {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[must_use = "a sample that is not complete must be continued"]
 pub struct Scan {
-    /// Groups of 64 frames that were visited.
+    /// Pieces of 2 MiB that were looked at, and groups of 64 frames in them that were visited.
+    pub pieces: u64,
+    /// See `pieces`.
     pub groups: u64,
     /// Frames whose histories have one more or one less than before.
     pub changed: u64,
@@ -59,14 +65,14 @@ impl Histories {
         if ticks.next.is_some() { 0 } else { ticks.due_ns }
     }
 
-    /// Takes a sample of an address space, or goes on with it, for at most `groups` groups of frames (at least one). Intervals that
-    /// have been missed are left out: nothing is known of them.
+    /// Takes a sample of an address space, or goes on with it: for pieces of 2 MiB until `most` of them and of groups in them have been
+    /// looked at, at least one piece and at most seven groups more. Intervals that have been missed are left out: nothing is known of them.
     pub fn scan(
         &mut self,
         space: Space,
         virtual_ns: u64,
         source: &mut impl AccessSource,
-        groups: u64,
+        most: u64,
         region_of: impl Fn(Gfn) -> Option<Rid>,
     ) -> Scan {
         let ticks = &mut self.ticks[usize::from(space.0)];
@@ -74,24 +80,51 @@ impl Histories {
             ticks.plane = (ticks.plane + 1) % SAMPLES as u8;
             ticks.next = Some(0);
             ticks.due_ns = virtual_ns.saturating_add(SAMPLE_NS);
+            self.number += 1;
+            ticks.before = core::mem::replace(&mut ticks.number, self.number);
+            source.begin(self.number);
         }
+        let sample = Sample { space, plane: usize::from(ticks.plane), before: ticks.before };
         let mut from = ticks.next.unwrap_or(0);
-        let plane = usize::from(ticks.plane);
         let mut done = Scan::default();
-        let mut piece = None;
-        while done.groups < groups.max(1)
+        while done.groups + done.pieces < most.max(1)
             && let Some(place) = self.next_present(space, from)
         {
-            done.groups += 1;
-            let is_second = space == Space::VM && !self.has_pool && self.is_anothers_piece(place, &mut piece);
-            let (changed, accessed) = self.sample(space, place, plane, source, is_second, &region_of);
-            done.changed += changed;
-            done.accessed += accessed;
-            from = place + 1;
+            self.sample_piece(&sample, place / GROUPS, source, &region_of, &mut done);
+            from = (place / GROUPS + 1) * GROUPS;
         }
         done.is_complete = self.next_present(space, from).is_none();
         self.ticks[usize::from(space.0)].next = (!done.is_complete).then_some(from);
         done
+    }
+
+    /// Takes the sample of the groups of a piece in which the address space may have frames.
+    fn sample_piece(
+        &mut self,
+        sample: &Sample,
+        piece: usize,
+        source: &mut impl AccessSource,
+        region_of: &impl Fn(Gfn) -> Option<Rid>,
+        done: &mut Scan,
+    ) {
+        done.pieces += 1;
+        let first = piece * GROUPS;
+        let Some(gfn) = self.first_of(first) else { return };
+        if source.is_touched(gfn, sample.before) {
+            self.pieces[piece].touched = self.ticks[usize::from(sample.space.0)].number;
+        }
+        let is_touched = self.pieces[piece].touched > sample.before;
+        let word = self.present[usize::from(sample.space.0) * self.stride + first / 64];
+        let present = (word >> (first % 64)) as u8;
+        let groups = if is_touched { present } else { present & self.pieces[piece].used };
+        let is_second =
+            is_touched && sample.space == Space::VM && !self.has_pool && self.is_anothers_piece(piece);
+        for n in bits(groups.into()) {
+            let place = first + n as usize;
+            let first = Gfn(gfn.0 + u64::from(n) * GROUP);
+            let source = if is_touched { Some(&mut *source) } else { None };
+            self.sample_group(sample, (place, first), source, is_second, region_of, done);
+        }
     }
 
     /// Whether no two of these frames, whole groups, are asked for by samples of different address spaces. Those of the VM do not count
@@ -106,20 +139,10 @@ impl Histories {
         })
     }
 
-    /// Whether samples of an address space ask for frames in the 2 MiB around this group. `last`: the piece that was looked at last, and
-    /// the answer.
-    fn is_anothers_piece(&self, place: usize, last: &mut Option<(u64, bool)>) -> bool {
-        let Some(first) = self.first_of(place) else { return false };
-        let piece = first.0 / PIECE;
-        if let Some((_, answer)) = last.filter(|(own, _)| *own == piece) {
-            return answer;
-        }
-        let mut groups = (piece * PIECE..(piece + 1) * PIECE).step_by(GROUP as usize);
-        let is_anothers =
-            |(place, _): (usize, _)| equal_bytes(&self.spaces[place], Space::VM.0 as u8) != u64::MAX;
-        let answer = groups.any(|first| self.place(Gfn(first)).is_some_and(is_anothers));
-        *last = Some((piece, answer));
-        answer
+    /// Whether samples of an address space ask for frames of a piece.
+    fn is_anothers_piece(&self, piece: usize) -> bool {
+        let mut groups = piece * GROUPS..(piece + 1) * GROUPS;
+        groups.any(|place| equal_bytes(&self.spaces[place], Space::VM.0 as u8) != u64::MAX)
     }
 
     /// The first group from `from` on in which the address space may have frames.
@@ -136,51 +159,103 @@ impl Histories {
         None
     }
 
-    /// Replaces the bits of the address space's frames in one plane of a group. Returns how many differ from before, and how many are set.
-    fn sample(
+    /// Replaces the bits of the address space's frames in one plane of a group; without a source none of them was accessed.
+    fn sample_group(
         &mut self,
-        space: Space,
-        place: usize,
-        plane: usize,
-        source: &mut impl AccessSource,
+        sample: &Sample,
+        (place, first): (usize, Gfn),
+        source: Option<&mut impl AccessSource>,
         is_second: bool,
         region_of: impl Fn(Gfn) -> Option<Rid>,
-    ) -> (u64, u64) {
-        let own = equal_bytes(&self.spaces[place], space.0 as u8);
-        let Some(first) = self.first_of(place) else { return (0, 0) };
-        if own == 0 {
-            self.set_present(space, place, false);
-            return (0, 0);
+        done: &mut Scan,
+    ) {
+        done.groups += 1;
+        let old = self.planes[place][sample.plane];
+        if source.is_none() && old == 0 {
+            return;
         }
-        let last = self.planes[place][(plane + SAMPLES - 1) % SAMPLES];
-        let accessed = source.take_accessed(first, Asked { wanted: own, last, is_second }) & own;
-        let all = u64::from(accessed.count_ones());
-        let old = self.planes[place][plane];
+        let own = equal_bytes(&self.spaces[place], sample.space.0 as u8);
+        if own == 0 {
+            self.set_present(sample.space, place, false);
+            return;
+        }
+        let last = self.planes[place][(sample.plane + SAMPLES - 1) % SAMPLES];
+        let accessed = source
+            .map_or(0, |source| source.take_accessed(first, Asked { wanted: own, last, is_second }) & own);
+        done.accessed += u64::from(accessed.count_ones());
         let changed = (old & own) ^ accessed;
         if changed == 0 {
-            return (0, all);
+            return;
         }
-        let (mut count, mut flipped) = (0, 0);
-        let ones = &mut self.ones[place];
-        for bit in bits(changed) {
-            // A group at the end of a range may have places for frames that are no RAM.
-            let Some(rid) = region_of(Gfn(first.0 + u64::from(bit))) else { continue };
-            let before = ones[bit as usize];
-            let now = if accessed >> bit & 1 == 1 { before + 1 } else { before - 1 };
-            ones[bit as usize] = now;
-            flipped |= 1 << bit;
-            count += 1;
-            let (before, now) = (class(before), class(now));
-            let histogram = &mut self.histograms[rid.index()];
+        let flipped = match self.region_of_group((place, first), changed, &region_of) {
+            Some(rid) => {
+                self.count(place, rid, changed, accessed);
+                changed
+            }
+            None => bits(changed).fold(0, |flipped, bit| {
+                // A piece at the end of a range has places for frames that are no RAM.
+                let Some(rid) = region_of(Gfn(first.0 + u64::from(bit))) else { return flipped };
+                self.count(place, rid, 1 << bit, accessed);
+                flipped | 1 << bit
+            }),
+        };
+        self.planes[place][sample.plane] ^= flipped;
+        done.changed += u64::from(flipped.count_ones());
+        self.mark_used(place);
+    }
+
+    /// The region that all frames of a group are in, one of which is among `some`.
+    fn region_of_group(
+        &mut self,
+        (place, first): (usize, Gfn),
+        some: u64,
+        region_of: impl Fn(Gfn) -> Option<Rid>,
+    ) -> Option<Rid> {
+        let (piece, bit) = (&mut self.pieces[place / GROUPS], 1 << (place % GROUPS));
+        if piece.mixed & bit != 0 {
+            return None;
+        }
+        let one = region_of(Gfn(first.0 + u64::from(some.trailing_zeros())));
+        if piece.uniform & bit == 0 {
+            let is_uniform = (first.0..first.0 + GROUP).all(|gfn| region_of(Gfn(gfn)) == one);
+            let known = if is_uniform { &mut piece.uniform } else { &mut piece.mixed };
+            *known |= bit;
+            return one.filter(|_| is_uniform);
+        }
+        one
+    }
+
+    /// Frames of one region have one more, if they were accessed, or one less.
+    fn count(&mut self, place: usize, rid: Rid, changed: u64, accessed: u64) {
+        let (ones, histogram) = (&mut self.ones[place], &mut self.histograms[rid.index()]);
+        let mut left = changed;
+        // Those with the same number together.
+        while left != 0 {
+            let before = ones.get(left.trailing_zeros());
+            let equal = left & ones.equal(before);
+            left &= !equal;
+            let more = (equal & accessed).count_ones();
+            let less = equal.count_ones() - more;
             // Frames without ones are not counted, and 31 and 32 ones are one class.
             if before != 0 {
-                histogram[before] -= 1;
+                histogram[class(before)] -= more + less;
             }
-            if now != 0 {
-                histogram[now] += 1;
+            if more != 0 {
+                histogram[class(before + 1)] += more;
+            }
+            if less != 0 && before > 1 {
+                histogram[class(before - 1)] += less;
             }
         }
-        self.planes[place][plane] ^= flipped;
-        (count, all)
+        ones.add(changed & accessed);
+        ones.subtract(changed & !accessed);
     }
+}
+
+/// A sample that is being taken.
+struct Sample {
+    space: Space,
+    plane: usize,
+    /// The number of the address space's sample before.
+    before: u64,
 }

@@ -9,18 +9,40 @@ use crate::arch::addr::PAGE_SIZE;
 use crate::region::partition::Partition;
 use crate::region::{Domain, Kind, Owner};
 
-/// Two ranges with borders inside of a group, and one that shares a group with the one before.
-const RAM: [Range<Gfn>; 3] = [Gfn(10)..Gfn(80), Gfn(100)..Gfn(140), Gfn(400)..Gfn(460)];
+/// Two ranges with borders inside of a group, one that shares a group with the one before, and one in two pieces, of which a third has more.
+const RAM: [Range<Gfn>; 4] =
+    [Gfn(10)..Gfn(80), Gfn(100)..Gfn(140), Gfn(1000)..Gfn(1050), Gfn(1500)..Gfn(1510)];
 
-/// Access bits that were set since the last sample.
+/// Access bits that were set since the last sample, of frames and of pieces, as processors set them in each entry of a walk.
 #[derive(Debug, Default)]
-struct Accessed(BTreeSet<Gfn>);
+struct Accessed {
+    frames: BTreeSet<Gfn>,
+    pieces: BTreeSet<u64>,
+}
+
+impl Accessed {
+    fn of(frames: impl IntoIterator<Item = Gfn>) -> Accessed {
+        let mut all = Accessed::default();
+        frames.into_iter().for_each(|gfn| all.access(gfn));
+        all
+    }
+
+    fn access(&mut self, gfn: Gfn) {
+        self.frames.insert(gfn);
+        self.pieces.insert(gfn.0 / PIECE);
+    }
+}
 
 impl AccessSource for Accessed {
+    fn is_touched(&mut self, first: Gfn, _before: u64) -> bool {
+        assert_eq!(first.0 % PIECE, 0);
+        self.pieces.remove(&(first.0 / PIECE))
+    }
+
     fn take_accessed(&mut self, first: Gfn, Asked { wanted, .. }: Asked) -> u64 {
         assert_eq!(first.0 % GROUP, 0);
         (0..64)
-            .filter(|bit| wanted >> bit & 1 == 1 && self.0.remove(&Gfn(first.0 + bit)))
+            .filter(|bit| wanted >> bit & 1 == 1 && self.frames.remove(&Gfn(first.0 + bit)))
             .fold(0, |m, b| m | 1 << b)
     }
 }
@@ -48,19 +70,25 @@ struct Model {
     /// Where each frame is, and whose sample it takes part in.
     places: BTreeMap<Gfn, (Rid, Space)>,
     source: Accessed,
+    /// Accesses that no sample has found yet.
+    due: BTreeSet<Gfn>,
+    /// Samples ask for the pool, too.
+    has_pool: bool,
 }
 
 impl Model {
-    fn new() -> Model {
+    fn new(has_pool: bool) -> Model {
         let mut real = Partition::new(RAM).unwrap();
         let spaces = (0..3).map(|_| real.add_space().unwrap()).collect();
-        real.start_histories().unwrap();
+        if has_pool { real.start_histories() } else { real.start_histories_of_mapped() }.unwrap();
         Model {
             real,
             spaces,
             histories: frames().map(|gfn| (gfn, 0)).collect(),
             places: frames().map(|gfn| (gfn, (Rid::POOL, Space::VM))).collect(),
             source: Accessed::default(),
+            due: BTreeSet::new(),
+            has_pool,
         }
     }
 
@@ -111,39 +139,51 @@ impl Model {
             let before = self.places.insert(gfn, (rid, owner)).unwrap();
             if before.1 != owner || before.0 != rid && rid == Rid::POOL {
                 self.histories.insert(gfn, 0);
+            } else if before.0 == Rid::POOL && !self.has_pool {
+                self.histories.insert(gfn, self.real.histories().unwrap().history(gfn).unwrap());
             }
         }
     }
 
-    /// Runs of frames are accessed; the sample is taken in parts.
+    /// Runs of frames are accessed, of those that the sample does not ask for, too; it is taken in parts.
     fn sample(&mut self, space: Space, n: u64, m: u64) {
-        for gfn in frames().filter(|gfn| (n ^ m.rotate_left(gfn.0 as u32 / 8)) & 3 != 0) {
-            self.source.0.insert(gfn);
+        for gfn in frames().filter(|gfn| (n ^ m.rotate_left(gfn.0 as u32 / 8)) & 7 == 0) {
+            self.source.access(gfn);
+            self.due.insert(gfn);
         }
-        for (gfn, history) in &mut self.histories {
-            if self.places[gfn].1 == space {
-                *history = *history >> 1 | u32::from(self.source.0.contains(gfn)) << 31;
-            }
+        let is_asked = |gfn: &Gfn| self.places[gfn].1 == space && self.is_known(gfn);
+        for gfn in frames().filter(is_asked).collect::<Vec<_>>() {
+            let is_due = self.due.remove(&gfn);
+            self.histories
+                .entry(gfn)
+                .and_modify(|history| *history = *history >> 1 | u32::from(is_due) << 31);
         }
         let mut parts = 0;
         while !self.real.scan(space, 0, &mut self.source, 1 + m % 3).is_complete {
             parts += 1;
             assert!(parts < 10);
         }
-        self.source.0.clear();
+        let is_left = |gfn: &Gfn| self.places[gfn].0 != Rid::POOL || self.source.frames.contains(gfn);
+        self.due.retain(is_left);
+    }
+
+    /// Whether each sample of its address space asks for a frame. Those of the pool are asked for where others of their group are.
+    fn is_known(&self, gfn: &Gfn) -> bool {
+        self.has_pool || self.places[gfn].0 != Rid::POOL
     }
 
     fn compare(&self) {
         self.real.check().unwrap();
+        assert_eq!(self.due, self.source.frames);
         let histories = self.real.histories().unwrap();
-        for (gfn, history) in &self.histories {
+        for (gfn, history) in self.histories.iter().filter(|(gfn, _)| self.is_known(gfn)) {
             assert_eq!(histories.history(*gfn), Some(*history), "{gfn:?}");
             assert_eq!(histories.ones(*gfn), Some(history.count_ones() as u8));
             let recent = histories.recent(Gfn(gfn.0 & !(GROUP - 1))).map(|mask| mask >> (gfn.0 % GROUP) & 1);
             let is_in = |samples| u64::from(history.leading_zeros() < samples);
             assert_eq!(recent, [1, 2, 4, 8, 16, 32].map(is_in), "{gfn:?} {history:#x}");
         }
-        for (rid, info) in self.real.regions() {
+        for (rid, info) in self.real.regions().filter(|(rid, _)| self.has_pool || *rid != Rid::POOL) {
             let of_region = || self.real.frames_of(rid).map(|gfn| self.histories[&gfn]);
             assert_eq!(self.real.working_set(rid), naive_working_set(of_region()), "{rid:?} {info:?}");
             let mut expected = [0; SAMPLES];
@@ -159,8 +199,8 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(32))]
 
     #[test]
-    fn histograms_are_those_that_a_count_finds(ops in proptest::collection::vec((0u8..30, any::<u64>(), any::<u64>()), 0..150)) {
-        let mut model = Model::new();
+    fn histograms_are_those_that_a_count_finds(ops in proptest::collection::vec((0u8..30, any::<u64>(), any::<u64>()), 0..150), has_pool in any::<bool>()) {
+        let mut model = Model::new(has_pool);
         for (op, n, m) in ops {
             model.step(op, n, m);
             model.compare();
@@ -170,21 +210,21 @@ proptest! {
 
 #[test]
 fn a_sample_in_progress_is_seen_by_those_that_it_has_reached() {
-    let mut partition = Partition::new([Gfn(0)..Gfn(128)]).unwrap();
+    let mut partition = Partition::new([Gfn(0)..Gfn(1024)]).unwrap();
     partition.start_histories().unwrap();
-    let mut source = Accessed([Gfn(1), Gfn(65)].into());
+    let mut source = Accessed::of([Gfn(1), Gfn(600)]);
     let part = partition.scan(Space::VM, 5, &mut source, 1);
-    assert_eq!((part.groups, part.changed, part.is_complete), (1, 1, false));
+    assert_eq!((part.groups, part.changed, part.is_complete), (8, 1, false));
     let histories = partition.histories().unwrap();
-    assert_eq!([1, 65].map(|n| histories.history(Gfn(n))), [Some(1 << 31), Some(0)]);
+    assert_eq!([1, 600].map(|n| histories.history(Gfn(n))), [Some(1 << 31), Some(0)]);
     // Due until it is complete, and then not before a further 100 ms.
     assert!(histories.is_due(Space::VM, 5));
     let rest = partition.scan(Space::VM, 6, &mut source, 10);
-    assert_eq!((rest.groups, rest.changed, rest.is_complete), (1, 1, true));
+    assert_eq!((rest.groups, rest.changed, rest.is_complete), (8, 1, true));
     let histories = partition.histories().unwrap();
-    assert_eq!(histories.history(Gfn(65)), Some(1 << 31));
+    assert_eq!(histories.history(Gfn(600)), Some(1 << 31));
     assert!(!histories.is_due(Space::VM, SAMPLE_NS + 4) && histories.is_due(Space::VM, SAMPLE_NS + 5));
-    assert_eq!(histories.history(Gfn(128)), None);
+    assert_eq!(histories.history(Gfn(1024)), None);
 }
 
 #[test]
@@ -193,7 +233,7 @@ fn a_working_set_weighs_frames_by_their_use() {
     partition.start_histories().unwrap();
     // Frame n is accessed in n of 32 samples.
     for sample in 0..32 {
-        let mut source = Accessed((sample + 1..64).map(Gfn).collect());
+        let mut source = Accessed::of((sample + 1..64).map(Gfn));
         let _complete = partition.scan(Space::VM, 0, &mut source, 1);
     }
     let histogram = partition.histories().unwrap().histogram(Rid::POOL);
@@ -218,6 +258,10 @@ fn histories_take_few_bytes_for_a_frame() {
 struct Table(u64);
 
 impl AccessSource for Table {
+    fn is_touched(&mut self, _first: Gfn, _before: u64) -> bool {
+        true
+    }
+
     fn take_accessed(&mut self, first: Gfn, Asked { wanted, .. }: Asked) -> u64 {
         self.0.rotate_left((first.0 / GROUP % 64) as u32) & wanted
     }
@@ -272,6 +316,10 @@ fn frames_have_one_clock_where_samples_of_one_address_space_ask_for_them() {
 struct Groups(Vec<(u64, bool)>);
 
 impl AccessSource for Groups {
+    fn is_touched(&mut self, _first: Gfn, _before: u64) -> bool {
+        true
+    }
+
     fn take_accessed(&mut self, first: Gfn, asked: Asked) -> u64 {
         self.0.push((first.0 / GROUP, asked.is_second));
         0
@@ -307,8 +355,7 @@ fn the_pool_is_sampled_where_that_is_wanted() {
     partition.start_histories_of_mapped().unwrap();
     let space = partition.add_space().unwrap();
     let scan = |partition: &mut Partition, now_ns| {
-        let all = |first: Gfn| (0..GROUP).map(move |n| Gfn(first.0 + n));
-        let mut source = Accessed((0..100).flat_map(|n| all(Gfn(n * GROUP))).collect());
+        let mut source = Accessed::of((0..6400).map(Gfn));
         partition.scan(Space::VM, now_ns, &mut source, u64::MAX).groups
     };
     assert_eq!(scan(&mut partition, SAMPLE_NS), 0, "all frames are in the pool");
@@ -319,6 +366,7 @@ fn the_pool_is_sampled_where_that_is_wanted() {
     assert_eq!(scan(&mut partition, 2 * SAMPLE_NS), 1);
     assert_eq!(partition.histories().unwrap().history(Gfn(70)).unwrap() >> 31, 1);
     partition.start_histories().unwrap();
-    assert_eq!(scan(&mut partition, 3 * SAMPLE_NS), 100);
+    // Of the last piece the second half is no RAM.
+    assert_eq!(scan(&mut partition, 3 * SAMPLE_NS), 104);
     partition.check().unwrap();
 }

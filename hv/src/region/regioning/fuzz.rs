@@ -14,6 +14,10 @@ const STEP: usize = 4;
 struct Pattern(u64);
 
 impl AccessSource for Pattern {
+    fn is_touched(&mut self, _first: Gfn, _before: u64) -> bool {
+        true
+    }
+
     fn take_accessed(&mut self, first: Gfn, _: Asked) -> u64 {
         assert_eq!(first.0 % 64, 0);
         self.0
@@ -87,7 +91,7 @@ impl Vm {
     fn sample(&mut self, space: Space, seed: u8, time: u8) {
         let mut accessed = Pattern(u64::from(seed).wrapping_mul(0x9e37_79b9_7f4a_7c15));
         let scan = self.partition.scan(space, self.now_ns, &mut accessed, u64::from(time % 3));
-        assert!(scan.groups <= 2 && scan.changed <= 128);
+        assert!(scan.pieces <= 2 && scan.groups <= 9 && scan.changed <= 9 * 64);
     }
 
     fn any_region(&self, n: u8) -> Option<Rid> {

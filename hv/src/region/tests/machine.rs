@@ -51,6 +51,10 @@ pub enum Mapping {
 struct Accessed(Vec<u64>);
 
 impl AccessSource for Accessed {
+    fn is_touched(&mut self, _first: Gfn, _before: u64) -> bool {
+        true
+    }
+
     fn take_accessed(&mut self, first: Gfn, Asked { wanted, .. }: Asked) -> u64 {
         let word = &mut self.0[(first.0 / 64) as usize];
         let taken = *word & wanted;
