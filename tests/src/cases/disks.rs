@@ -88,7 +88,7 @@ fn killed(context: &Context) -> Result<()> {
 }
 
 /// Whether a process has this word in its command line.
-fn runs_with(word: &str) -> bool {
+pub fn runs_with(word: &str) -> bool {
     let processes = fs::read_dir("/proc").into_iter().flatten().flatten();
     let lines = processes.filter_map(|process| fs::read(process.path().join("cmdline")).ok());
     lines.into_iter().any(|line| String::from_utf8_lossy(&line).contains(word))

@@ -24,7 +24,7 @@ pub const CASES: &[Case] = &[
     ]),
     only("qemu-svm", "overcommit: a balloon by the monitor", balloon),
     only("qemu-svm", "overcommit: two guests of 512 MiB in 768 MiB", two)
-        .more(&["shadow", "switch=50", "agile", "agile,machine=commodity"])
+        .more(&["shadow", "switch=50", "switch=50,engines=all", "agile", "agile,machine=commodity"])
         .at_length(),
     only("qemu-svm", "overcommit: stress on two processors", processors).more(&["shadow"]).at_length(),
     only("qemu-svm", "overcommit: two guests with pages on one disk", share_disk).at_length(),

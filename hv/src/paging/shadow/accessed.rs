@@ -11,6 +11,18 @@ use crate::mem::table_memory::TableMemory;
 use crate::paging::format::PteFormat;
 
 impl<M: TableMemory, F: PteFormat> Shadow<M, F> {
+    /// A sample with this number begins, above those of all samples before: what was used since the last one is found, by the accessed bits of
+    /// the links to pages of small leaves. Whether any was cleared; [`Shadow::flush_accessed`] is owed then.
+    pub fn begin_sample(&mut self, number: u64) -> bool {
+        self.pool.find_touched(number)
+    }
+
+    /// Whether leaves to the 2 MiB around a frame may be accessed that were found so in a sample after that with the number `before`. With
+    /// agile paging always: processors walk parts of the guest's tables in place of these.
+    pub fn is_touched(&self, frame: Hfn, before: u64) -> bool {
+        self.agile.is_some() || self.pool.is_touched(frame, before)
+    }
+
     /// Reads and clears the accessed bits of all leaves of 4 KiB that lead to frames from `first` on, all of them in the same 2 MiB: bit
     /// `n` of `wanted` asks for frame `first + n`. Those that were accessed. Processors may go on without setting the bits again until
     /// [`Shadow::flush_accessed`].

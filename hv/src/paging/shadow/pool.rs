@@ -32,6 +32,7 @@ mod tables;
 mod unfilled;
 mod unmap;
 
+use accessed::TouchedPieces;
 use chunks::Chunks;
 use claims::Head;
 pub(super) use leaves::is_stale;
@@ -76,6 +77,8 @@ pub(super) struct Pool<M: TableMemory, F: PteFormat> {
     /// Which frames are tables, roughly.
     filter: Filter,
     pt_count_2m: Pieces<u32>,
+    /// What samples of accesses ask.
+    touched: TouchedPieces,
     /// Pages that stand for nothing: with a table, and without memory.
     free: Stack,
     bare: Stack,
@@ -160,7 +163,7 @@ impl<M: TableMemory, F: PteFormat> Pool<M, F> {
         let operation = self.operation;
         let page = self.page_mut(id);
         page.mark_referenced();
-        page.stamp = operation;
+        page.stamp = operation as u32;
     }
 
     /// An operation of its own: a page that still has this key becomes the root in use. Where it is.
@@ -172,7 +175,7 @@ impl<M: TableMemory, F: PteFormat> Pool<M, F> {
             return None;
         }
         page.mark_referenced();
-        page.stamp = operation;
+        page.stamp = operation as u32;
         let frame = page.frame;
         self.operation = operation;
         self.set_root(Some(id));
@@ -185,7 +188,7 @@ impl<M: TableMemory, F: PteFormat> Pool<M, F> {
         let operation = self.operation;
         let page = self.page_mut(id);
         page.mark_referenced();
-        (page.stamp, page.writes) = (operation, 0);
+        (page.stamp, page.writes) = (operation as u32, 0);
     }
 
     /// Two numbers that change whenever a link on the path from a root to a page of level 1 goes.
@@ -267,7 +270,7 @@ impl<M: TableMemory, F: PteFormat> Pool<M, F> {
         let page = self.page_mut(id);
         (page.key, page.gfn, page.next) = (key, gfn, next);
         (page.state, page.unsync, page.writes, page.quiet) = (State::InUse, false, 0, 0);
-        (page.nested, page.nested_below, page.deferred) = (false, false, false);
+        (page.nested, page.nested_below, page.deferred, page.touched) = (false, false, false, false);
         (page.synced, page.writing) = (0, Writing::NEW);
         if key.is_table() {
             let region = self.region_2m(Hfn(key.number()));

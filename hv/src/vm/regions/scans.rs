@@ -11,7 +11,7 @@ use core::ops::Range;
 use arrayvec::ArrayVec;
 
 use super::Records;
-use crate::arch::addr::{Gfn, Gpa, Hpa, PAGE_SHIFT};
+use crate::arch::addr::{Gfn, Gpa, Hfn, Hpa, PAGE_SHIFT};
 use crate::mem::table_memory::TableMemory;
 use crate::paging::engine::Engine;
 use crate::paging::format::{NestedAttr, PteFormat};
@@ -78,6 +78,8 @@ pub(super) struct Tables<'a, F: PteFormat<Attr = NestedAttr>, M: TableMemory> {
     nested: Option<&'a NestedTrees<F, M>>,
     shadow: Option<(&'a P2m<M>, &'a mut Shadow<M, F>)>,
     large: &'a mut LargeLeaves,
+    /// The 2 MiB that are asked for, if they lie side by side in host memory, and where.
+    whole: Option<(Gpa, Hfn)>,
     /// Some bits of nested tables were cleared: processors must flush.
     pub nested_owe: bool,
     /// The same of shadow tables.
@@ -91,7 +93,7 @@ impl<'a, F: PteFormat<Attr = NestedAttr>, M: TableMemory> Tables<'a, F, M> {
         shadow: Option<(&'a P2m<M>, &'a mut Shadow<M, F>)>,
         scans: &'a mut Scans,
     ) -> Self {
-        Tables { nested, shadow, large: &mut scans.large, nested_owe: false, shadow_owe: false }
+        Tables { nested, shadow, large: &mut scans.large, whole: None, nested_owe: false, shadow_owe: false }
     }
 
     /// Whether something in the 2 MiB at `at` may have been accessed through nested tables.
@@ -136,15 +138,49 @@ impl<'a, F: PteFormat<Attr = NestedAttr>, M: TableMemory> Tables<'a, F, M> {
         accessed
     }
 
+    /// The same through shadow tables, in a sample after that with the number `before`.
+    fn is_touched_shadow(&mut self, at: Gpa, before: u64) -> bool {
+        let Some((p2m, shadow)) = &self.shadow else { return false };
+        self.whole = None;
+        let (mut any, mut n) = (false, 0);
+        while n < LARGE && !any {
+            let (entry, bytes) = p2m.run(Gpa(at.0 + (n << PAGE_SHIFT)), (LARGE - n) << PAGE_SHIFT);
+            let mut pages = (bytes >> PAGE_SHIFT).max(1);
+            if let Some(first) = entry.readable().map(Hpa::frame) {
+                // What is asked is known of 2 MiB of host memory together.
+                pages = pages.min(LARGE - first.0 % LARGE);
+                any = shadow.is_touched(first, before);
+                self.whole = (pages == LARGE).then_some((at, first));
+            }
+            n += pages;
+        }
+        any
+    }
+
+    /// Where the frames from `at` on are that lie side by side, `most` at most, and how many; `None`: they are in no memory.
+    fn run(&self, at: Gpa, most: u64) -> (Option<Hfn>, u64) {
+        let Some((p2m, _)) = &self.shadow else { return (None, most) };
+        if let Some((start, first)) = self.whole
+            && at.align_down(LARGE << PAGE_SHIFT) == start
+        {
+            return (Some(Hfn(first.0 + ((at.0 - start.0) >> PAGE_SHIFT))), most);
+        }
+        let (entry, bytes) = p2m.run(at, most << PAGE_SHIFT);
+        (entry.readable().map(Hpa::frame), (bytes >> PAGE_SHIFT).max(1))
+    }
+
     /// The reverse maps tell by frames of the host. Pages that are absent have no leaves, and stay absent.
     fn of_shadow(&mut self, at: Gpa, wanted: u64) -> u64 {
-        let Some((p2m, shadow)) = &mut self.shadow else { return 0 };
+        if self.shadow.is_none() {
+            return 0;
+        }
         let mut large = self.large.known(None, at);
         let (mut accessed, mut n) = (0, 0);
         while n < GROUP {
-            let (entry, bytes) = p2m.run(Gpa(at.0 + (n << PAGE_SHIFT)), (GROUP - n) << PAGE_SHIFT);
-            let mut pages = (bytes >> PAGE_SHIFT).max(1);
-            if let Some(first) = entry.readable().map(Hpa::frame) {
+            let (first, mut pages) = self.run(Gpa(at.0 + (n << PAGE_SHIFT)), GROUP - n);
+            if let Some(first) = first
+                && let Some((_, shadow)) = &mut self.shadow
+            {
                 // Heads of lists are side by side within 2 MiB.
                 pages = pages.min(LARGE - first.0 % LARGE);
                 let own = wanted >> n & u64::MAX >> (GROUP - pages);
@@ -168,8 +204,15 @@ impl<'a, F: PteFormat<Attr = NestedAttr>, M: TableMemory> Tables<'a, F, M> {
 }
 
 impl<F: PteFormat<Attr = NestedAttr>, M: TableMemory> AccessSource for Tables<'_, F, M> {
-    fn is_touched(&mut self, first: Gfn, _before: u64) -> bool {
-        self.is_touched_nested(first.base()) | self.shadow.is_some()
+    fn begin(&mut self, number: u64) {
+        if let Some((_, shadow)) = &mut self.shadow {
+            self.shadow_owe |= shadow.begin_sample(number);
+        }
+    }
+
+    fn is_touched(&mut self, first: Gfn, before: u64) -> bool {
+        // Both have bits to be cleared.
+        self.is_touched_nested(first.base()) | self.is_touched_shadow(first.base(), before)
     }
 
     fn take_accessed(&mut self, first: Gfn, asked: Asked) -> u64 {

@@ -29,6 +29,9 @@ pub enum Omits {
     DiscardFlush,
     /// Processors do not flush pages that move to another tier.
     MoveFlush,
+    /// Processors do not flush after a sample of accesses, which has cleared bits.
+    #[cfg_attr(not(test), expect(dead_code, reason = "fuzz targets have the hypervisor as it is"))]
+    SampleFlush,
     /// What moves to another tier is not copied.
     LoseCopy,
     /// What goes home from fast memory is discarded, written or not.

@@ -1,4 +1,8 @@
-//! Accessed bits of leaves, found by the reverse maps.
+//! Accessed bits of leaves: by the reverse maps, and those of the links above them, which tell where there are none to be found.
+//!
+//! A processor sets the accessed bit of each entry that it walks through. So a leaf of a page of level 1 was used since the links to the page
+//! were cleared only if one of them has its bit again. [`Pool::find_touched`] goes over the links to such pages, and over the leaves of those
+//! that were used, and puts the number of the sample on the pieces of 2 MiB where these lead. Nothing is asked of other pieces.
 
 use super::chunks::Record;
 use super::unmap::TOGETHER;
@@ -6,9 +10,115 @@ use super::*;
 use crate::arch::addr::{Hpa, PAGE_SHIFT};
 use crate::mem::table_memory::TableMemory;
 use crate::paging::format::PteFormat;
-use crate::paging::format::x86::ACCESSED;
+use crate::paging::format::x86::{ACCESSED, LARGE};
+
+/// Which pieces of 2 MiB of host memory were used, by hash.
+#[derive(Debug, Default)]
+pub(super) struct TouchedPieces {
+    /// The latest sample that has found an accessed leaf there. Missing until the first sample.
+    samples: Option<Pieces<u64>>,
+    /// The latest sample that any leaf may be of.
+    all: u64,
+    /// All leaves are to be asked by the next sample, links or not.
+    is_next_all: bool,
+    latest: u64,
+}
+
+impl TouchedPieces {
+    /// Leaves are accessed of which no link tells.
+    pub(super) fn ask_all(&mut self) {
+        self.is_next_all = true;
+    }
+
+    /// A sample begins. Without memory for `pieces` numbers all is asked.
+    fn begin(&mut self, number: u64, pieces: usize) {
+        if number <= self.latest {
+            // Numbers begin again with the records of a VM that was reset.
+            (self.samples, self.all) = (None, 0);
+        }
+        self.latest = number;
+        if self.samples.is_none() {
+            self.samples = Pieces::new(pieces, || 0).ok();
+            self.is_next_all = true;
+        }
+        if self.samples.is_none() || core::mem::take(&mut self.is_next_all) {
+            self.all = number;
+        }
+    }
+}
 
 impl<M: TableMemory, F: PteFormat> Pool<M, F> {
+    /// Notes where a sample with this number, above those before, has leaves to ask. Whether a bit of a link was cleared: until all processors
+    /// have flushed they may go on without setting it again.
+    pub(in super::super) fn find_touched(&mut self, number: u64) -> bool {
+        let mut touched = core::mem::take(&mut self.touched);
+        touched.begin(number, self.pt_count_2m.len());
+        let owes = self.for_each_used(|pool, to| {
+            if let Some(samples) = &mut touched.samples {
+                samples[pool.region_2m(to.frame())] = number;
+            }
+        });
+        self.touched = touched;
+        owes
+    }
+
+    /// Whether the 2 MiB around a frame may have been accessed in the latest sample or an earlier one after the sample with the number `before`.
+    pub(in super::super) fn is_touched(&self, frame: Hfn, before: u64) -> bool {
+        let sample = self.touched.samples.as_ref().map_or(0, |samples| samples[self.region_2m(frame)]);
+        sample.max(self.touched.all) > before
+    }
+
+    /// Calls `f` with where each accessed leaf leads that may have been used since the last time: the large ones, and those in pages to which
+    /// a link was used, or has gone that was. Clears the bits of the links, not those of leaves; whether any.
+    pub(in super::super) fn for_each_used(&mut self, mut f: impl FnMut(&Self, Hpa)) -> bool {
+        let mut owes = false;
+        for id in 0..self.used {
+            let page = self.page(id);
+            if !page.is_in_use() || page.key.level() != 2 {
+                continue;
+            }
+            for index in ones(page.all_present()) {
+                let page = self.page(id);
+                let raw = self.memory.load(page.frame, index);
+                if raw & ACCESSED == 0 {
+                } else if raw & LARGE != 0 && !page.key.is_top() {
+                    f(self, Hpa(raw & leaf_address(2)));
+                } else {
+                    let (frame, child) =
+                        (page.frame, Record::of(page, index).payload(&self.memory) as PageId);
+                    self.clear_accessed(frame, index, raw);
+                    self.page_mut(child).touched = true;
+                    owes = true;
+                }
+            }
+        }
+        for id in 0..self.used {
+            if !core::mem::take(&mut self.page_mut(id).touched) {
+                continue;
+            }
+            let page = self.page(id);
+            if !page.is_in_use() || page.key.level() != 1 {
+                continue;
+            }
+            for index in ones(page.all_present()) {
+                let raw = self.memory.load(page.frame, index);
+                if raw & ACCESSED != 0 {
+                    f(self, Hpa(raw & leaf_address(1)));
+                }
+            }
+        }
+        owes
+    }
+
+    /// Clears the accessed bit of an entry, which was `raw`.
+    fn clear_accessed(&self, frame: Hfn, index: usize, mut raw: u64) {
+        while raw & ACCESSED != 0
+            && let Err(now) = self.memory.compare_exchange(frame, index, raw, raw & !ACCESSED)
+        {
+            raw = now;
+        }
+    }
+
     /// Which frames were used through leaves of level 1, whose bits are cleared: bit `n` of `wanted` asks for frame `first + n`. All are in
     /// the same 2 MiB, so that the heads of their lists are side by side; those of frames without leaves are passed over together.
     pub(in super::super) fn take_accessed(&self, first: Hfn, wanted: u64) -> u64 {
@@ -47,18 +157,26 @@ impl<M: TableMemory, F: PteFormat> Pool<M, F> {
         while slot != NONE {
             let (id, index) = place(slot);
             let page = self.page(id);
-            let mut raw = self.memory.load(page.frame, index);
+            let raw = self.memory.load(page.frame, index);
             if raw & leaf_address(level) == to.0 && page.key.level() == level && raw & ACCESSED != 0 {
                 any = true;
-                while clears
-                    && raw & ACCESSED != 0
-                    && let Err(now) = self.memory.compare_exchange(page.frame, index, raw, raw & !ACCESSED)
-                {
-                    raw = now;
+                if clears {
+                    self.clear_accessed(page.frame, index, raw);
                 }
             }
             (slot, _) = Record::of(page, index).neighbours(&self.memory);
         }
         any
     }
+}
+
+/// The places of the ones of a page's words.
+fn ones(words: [u64; ENTRIES / 64]) -> impl Iterator<Item = usize> {
+    words.into_iter().enumerate().flat_map(|(n, mut word)| {
+        core::iter::from_fn(move || {
+            let bit = (word != 0).then(|| n * 64 + word.trailing_zeros() as usize);
+            word &= word.wrapping_sub(1);
+            bit
+        })
+    })
 }

@@ -20,7 +20,7 @@ use super::*;
 use crate::arch::addr::{Hfn, Hpa};
 use crate::mem::table_memory::{ENTRIES, TableMemory};
 use crate::paging::format::PteFormat;
-use crate::paging::format::x86::{DIRTY, LARGE, PRESENT, WRITE};
+use crate::paging::format::x86::{ACCESSED, DIRTY, LARGE, PRESENT, WRITE};
 
 impl<M: TableMemory, F: PteFormat> Pool<M, F> {
     /// Whether nothing points to a page.
@@ -66,6 +66,7 @@ impl<M: TableMemory, F: PteFormat> Pool<M, F> {
             self.links += u64::from(level > 2);
             let page = self.page_mut(child);
             page.unlinked = page.unlinked.wrapping_add(1);
+            page.touched |= raw & ACCESSED != 0;
             if before & HEAD != 0 {
                 page.parents = after;
             }

@@ -36,6 +36,8 @@ pub(in super::super) struct Page {
     pub nested_below: bool,
     /// Entries may be out of date, nothing links to it, and it is compared before anything does: see [`resume`](super::resume).
     pub deferred: bool,
+    /// A link to it has gone that was accessed, or a sample has found one: leaves may be that no link tells of.
+    pub(super) touched: bool,
     /// The comparison of nested pages that was here last.
     pub synced: u64,
     /// Writes to the guest's table since a fault last led through this page.
@@ -47,8 +49,8 @@ pub(in super::super) struct Page {
     pub(super) state: State,
     /// Used since the hand of the clock came by.
     pub(super) referenced: AtomicBool,
-    /// The operation that last used it: not evicted during the same.
-    pub(super) stamp: u64,
+    /// The operation that last used it, the lower half of its number: not evicted during the same.
+    pub(super) stamp: u32,
     /// Counts links to it that went.
     pub(super) unlinked: u32,
     /// One bit for each present entry.
@@ -77,6 +79,7 @@ impl Page {
             nested: false,
             nested_below: false,
             deferred: false,
+            touched: false,
             synced: 0,
             writes: 0,
             quiet: 0,

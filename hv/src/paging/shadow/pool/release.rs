@@ -82,6 +82,7 @@ impl<M: TableMemory, F: PteFormat> Pool<M, F> {
         self.forget_roots();
         // No link is seen to go.
         self.links += 1;
+        self.touched.ask_all();
         // Backwards, so that the first ones are used again first.
         for id in (0..core::mem::take(&mut self.used)).rev() {
             let page = self.page_mut(id);
@@ -144,7 +145,7 @@ impl<M: TableMemory, F: PteFormat> Pool<M, F> {
         for _ in 0..2 * used {
             let id = (self.hand % used) as PageId;
             self.hand = (self.hand + 1) % used;
-            let keep = self.page(id).stamp == self.operation || self.is_root(id);
+            let keep = self.page(id).stamp == self.operation as u32 || self.is_root(id);
             let page = self.page_mut(id);
             if page.is_in_use() && !keep && !page.take_referenced() {
                 return id;

@@ -11,6 +11,7 @@ use crate::mem::host_access::VecHost;
 use crate::mem::pager::{Budget, FrameMemory, Pager, Span};
 use crate::paging::arena::Arena;
 use crate::paging::format::npt::Npt;
+use crate::paging::shadow::model::{Registers, ShadowProcessor};
 use crate::paging::shadow::tests::{STATE, Silent};
 use crate::paging::shadow::{AddressSpace, PageFault, ShadowOutcome, Tuning};
 use crate::paging::vm_memory::VmMemory;
@@ -50,28 +51,50 @@ fn with_pages(place: impl Fn(u64) -> Hpa, is_large: bool, samples: impl FnOnce(&
     (0..FRAMES).for_each(|page| write(4 * PAGE_SIZE + page * 8, (M2 + page * PAGE_SIZE) | 7));
     let mut shadow = Shadow::<_, Npt>::new(&arena, 32, 40, Tuning::default()).unwrap();
     shadow.share(1, Arc::new(Silent));
-    let _root = shadow.load(AddressSpace::new(&p2m, &VmMemory::new(&p2m, &host), &STATE));
+    let (root, _) = shadow.load(AddressSpace::new(&p2m, &VmMemory::new(&p2m, &host), &STATE));
     let (mut scans, mut owe) = (Scans::default(), false);
+    let (mut number, mut has_begun) = (0, false);
     samples(&mut |step| match step {
         Step::Touch(page) => {
             let fault = PageFault::new(Gva(page << PAGE_SHIFT), Access::WRITE);
             let memory = VmMemory::new(&p2m, &host);
             let _flushed = shadow.drop_large_leaves([place(page).frame()].into_iter());
             let (outcome, _) = shadow.fault(AddressSpace::new(&p2m, &memory, &STATE), fault);
-            assert!(matches!(outcome, ShadowOutcome::Filled { .. }), "{outcome:?}");
+            let is_allowed = |outcome| matches!(outcome, ShadowOutcome::Filled { .. } | ShadowOutcome::Retry);
+            assert!(is_allowed(outcome), "{outcome:?}");
+            // That of a processor which has flushed.
+            let registers = Registers { smep: false, smap: false, ac: false };
+            let mut processor = ShadowProcessor::default();
+            let reached = processor.access(&&arena, root, registers, fault.gva, Access::WRITE);
+            assert_eq!(reached.map(Hpa::frame), Ok(place(page).frame()));
             0
         }
         Step::Take(group, wanted) => {
             let mut access = Tables::new(None, Some((&p2m, &mut shadow)), &mut scans);
-            let found =
-                access.take_accessed(Gfn(FRAMES + group * GROUP), Asked { wanted, ..Asked::default() });
+            if !core::mem::replace(&mut has_begun, true) {
+                number += 1;
+                access.begin(number);
+            }
+            let is_touched = access.is_touched(Gfn(FRAMES), number - 1);
+            let asked = Asked { wanted, ..Asked::default() };
+            let found = access.take_accessed(Gfn(FRAMES + group * GROUP), asked);
+            assert!(is_touched || found == 0, "it would not be asked");
             owe |= access.shadow_owe;
             assert!(owe || found == 0, "without a flush no bit is set again");
             found
         }
+        Step::IsTouched => {
+            let mut access = Tables::new(None, Some((&p2m, &mut shadow)), &mut scans);
+            access.is_touched(Gfn(FRAMES), number - 1).into()
+        }
         Step::End => {
             scans.end_sample();
-            owe = false;
+            (owe, has_begun) = (false, false);
+            0
+        }
+        Step::Drop => {
+            let _no_processor_remembers = shadow.drop_everything();
+            let _same_root = shadow.load(AddressSpace::new(&p2m, &VmMemory::new(&p2m, &host), &STATE));
             0
         }
     });
@@ -82,8 +105,12 @@ enum Step {
     Touch(u64),
     /// These pages of a group are asked for.
     Take(u64, u64),
+    /// Whether anything in the piece is to be asked in this sample.
+    IsTouched,
     /// The sample is complete.
     End,
+    /// All shadow pages go.
+    Drop,
 }
 
 #[test]
@@ -102,6 +129,31 @@ fn a_large_leaf_tells_of_all_its_frames_once_in_a_sample() {
         assert_eq!(step(Take(1, 2)), 2, "also where no frame of the first group was asked for");
         assert_eq!(step(Take(0, u64::MAX)), 0, "read again");
     });
+}
+
+#[test]
+fn what_was_not_used_is_not_asked() {
+    use Step::{Drop, End, IsTouched, Take, Touch};
+    for is_large in [false, true] {
+        with_shadow(Hpa(HOST.0 + M2), is_large, |step| {
+            step(Touch(77));
+            assert_ne!(step(Take(1, u64::MAX)), 0);
+            assert_eq!(step(IsTouched), 1);
+            step(End);
+            assert_eq!([step(Take(1, u64::MAX)), step(IsTouched)], [0, 0]);
+            step(End);
+            step(Touch(78));
+            assert_ne!(step(Take(1, u64::MAX)), 0);
+            step(End);
+            // Of what was there nothing is known any more, so that all is asked once.
+            step(Drop);
+            step(Take(0, 0));
+            assert_eq!(step(IsTouched), 1);
+            step(End);
+            step(Take(0, 0));
+            assert_eq!(step(IsTouched), 0);
+        });
+    }
 }
 
 #[test]

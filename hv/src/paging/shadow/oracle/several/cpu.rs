@@ -48,6 +48,8 @@ pub struct Cpu {
     /// What is to be done before the guest goes on.
     pub work: u32,
     pub probes: Vec<Probe>,
+    /// Addresses that its processor has used on this root since the latest sample.
+    pub used: Vec<Gva>,
 }
 
 impl Cpu {
@@ -73,7 +75,11 @@ impl Cpu {
             smap: hardware.cr4 & cr4::SMAP != 0,
             ac: self.state.may_override_smap(),
         };
-        self.processor.access(&arena(), self.root, registers, gva, access)
+        let reached = self.processor.access(&arena(), self.root, registers, gva, access);
+        if reached.is_ok() {
+            self.used.push(gva);
+        }
+        reached
     }
 
     /// Whether a page fault reaches the guest without an exit.

@@ -15,6 +15,7 @@ mod moves;
 mod nested_time;
 mod perform;
 mod phases;
+mod samples;
 #[cfg(test)]
 mod tests;
 mod world;
@@ -155,6 +156,7 @@ impl<F: Modelled> Several<F> {
                 place: Place::Descheduled,
                 work: work::RELOAD,
                 probes: addresses.iter().map(probe).collect(),
+                used: Vec::new(),
             }
         });
         let cpus = cpus.collect();
@@ -230,6 +232,7 @@ impl<F: Modelled> Several<F> {
         });
         let mut cpu = self.world.cpus[v].borrow_mut();
         cpu.root = root;
+        cpu.used.clear();
         cpu.work &= !(work::RELOAD | work::MMU);
         flush == TlbFlush::All
     }

@@ -99,6 +99,11 @@ fn a_hypervisor_that_loses_pages_is_found_out() {
 }
 
 #[test]
+fn a_hypervisor_that_does_not_flush_after_a_sample_is_found_out() {
+    is_found_out(Omits::SampleFlush, &[(FourLevel, 0)]);
+}
+
+#[test]
 fn a_hypervisor_that_does_not_flush_what_migrates_is_found_out() {
     is_found_out(Omits::MoveFlush, &[(Off, 12), (FourLevel, 0)]);
 }
