@@ -90,6 +90,8 @@ pub struct Histories {
     ones: Pieces<Counters>,
     /// The address space whose samples each frame takes part in.
     spaces: Pieces<[u8; GROUP as usize]>,
+    /// Frames of other address spaces than [`Space::VM`].
+    others: u64,
     /// Of each address space: the places of groups in which it may have frames.
     present: Pieces<u64>,
     /// Words of `present` for each address space.
@@ -132,6 +134,7 @@ impl Histories {
             planes: Pieces::new(places, || [0; SAMPLES])?,
             ones: Pieces::new(places, Counters::default)?,
             spaces: Pieces::new(places, || [0; GROUP as usize])?,
+            others: 0,
             present: Pieces::new(stride * spaces, || 0)?,
             stride,
             // All are touched for the first sample.
@@ -186,6 +189,14 @@ impl Histories {
         Some(Gfn((run.first + (place - run.place) as u64) * GROUP))
     }
 
+    /// Which frames of a group are an address space's.
+    fn own(&self, space: Space, place: usize) -> u64 {
+        match space {
+            Space::VM if self.others == 0 => u64::MAX,
+            _ => planes::equal_bytes(&self.spaces[place], space.0 as u8),
+        }
+    }
+
     fn set_present(&mut self, space: Space, place: usize, is_present: bool) {
         let word = &mut self.present[usize::from(space.0) * self.stride + place / 64];
         let bit = 1 << (place % 64);
@@ -211,6 +222,8 @@ impl Histories {
             }
         }
         let before = core::mem::replace(&mut self.spaces[place][bit as usize], space.0 as u8);
+        self.others += u64::from(space != Space::VM);
+        self.others -= u64::from(before != Space::VM.0 as u8);
         if to != Rid::POOL || self.has_pool {
             self.set_present(space, place, true);
             // What the frame's new address space has not asked for may have been accessed before its latest sample.
@@ -355,6 +368,11 @@ impl Histories {
             if bits != 0 {
                 histograms[rid.index()][class(bits as u8)] += 1;
             }
+        }
+        let others = (0..self.spaces.len())
+            .map(|place| (!planes::equal_bytes(&self.spaces[place], Space::VM.0 as u8)).count_ones());
+        if others.map(u64::from).sum::<u64>() != self.others {
+            return Err(alloc::format!("{} frames are not the VM's", self.others));
         }
         let wrong = (0..histograms.len()).find(|&n| histograms[n] != self.histograms[n]);
         wrong.map_or(Ok(()), |n| Err(alloc::format!("region {n}: {:?}", self.histograms[n])))

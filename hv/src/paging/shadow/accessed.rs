@@ -17,10 +17,10 @@ impl<M: TableMemory, F: PteFormat> Shadow<M, F> {
         self.pool.find_touched(number)
     }
 
-    /// Whether leaves to the 2 MiB around a frame may be accessed that were found so in a sample after that with the number `before`. With
-    /// agile paging always: processors walk parts of the guest's tables in place of these.
-    pub fn is_touched(&self, frame: Hfn, before: u64) -> bool {
-        self.agile.is_some() || self.pool.is_touched(frame, before)
+    /// Where leaves to the 2 MiB around a frame may be accessed, a bit for each eight frames, that were found so in a sample after that with the
+    /// number `before`. With agile paging everywhere: processors walk parts of the guest's tables in place of these.
+    pub fn touched(&self, frame: Hfn, before: u64) -> u64 {
+        if self.agile.is_some() { u64::MAX } else { self.pool.touched(frame, before) }
     }
 
     /// Reads and clears the accessed bits of all leaves of 4 KiB that lead to frames from `first` on, all of them in the same 2 MiB: bit

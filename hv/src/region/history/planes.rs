@@ -3,8 +3,8 @@
 /// A bit for each byte of `bytes` that is `wanted`.
 pub fn equal_bytes(bytes: &[u8; 64], wanted: u8) -> u64 {
     let mut mask = 0;
-    for (n, eight) in bytes.chunks_exact(8).enumerate() {
-        let word = eight.iter().rev().fold(0, |word, byte| word << 8 | u64::from(*byte));
+    for (n, eight) in bytes.as_chunks().0.iter().enumerate() {
+        let word = u64::from_le_bytes(*eight);
         mask |= u64::from(zero_bytes(word ^ (u64::from(wanted) * (u64::MAX / 255)))) << (8 * n);
     }
     mask

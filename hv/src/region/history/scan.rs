@@ -174,7 +174,7 @@ impl Histories {
         if source.is_none() && old == 0 {
             return;
         }
-        let own = equal_bytes(&self.spaces[place], sample.space.0 as u8);
+        let own = self.own(sample.space, place);
         if own == 0 {
             self.set_present(sample.space, place, false);
             return;

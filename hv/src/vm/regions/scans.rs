@@ -80,6 +80,8 @@ pub(super) struct Tables<'a, F: PteFormat<Attr = NestedAttr>, M: TableMemory> {
     large: &'a mut LargeLeaves,
     /// The 2 MiB that are asked for, if they lie side by side in host memory, and where.
     whole: Option<(Gpa, Hfn)>,
+    /// The number of the address space's sample before.
+    before: u64,
     /// Some bits of nested tables were cleared: processors must flush.
     pub nested_owe: bool,
     /// The same of shadow tables.
@@ -93,7 +95,15 @@ impl<'a, F: PteFormat<Attr = NestedAttr>, M: TableMemory> Tables<'a, F, M> {
         shadow: Option<(&'a P2m<M>, &'a mut Shadow<M, F>)>,
         scans: &'a mut Scans,
     ) -> Self {
-        Tables { nested, shadow, large: &mut scans.large, whole: None, nested_owe: false, shadow_owe: false }
+        Tables {
+            nested,
+            shadow,
+            large: &mut scans.large,
+            whole: None,
+            before: 0,
+            nested_owe: false,
+            shadow_owe: false,
+        }
     }
 
     /// Whether something in the 2 MiB at `at` may have been accessed through nested tables.
@@ -141,7 +151,7 @@ impl<'a, F: PteFormat<Attr = NestedAttr>, M: TableMemory> Tables<'a, F, M> {
     /// The same through shadow tables, in a sample after that with the number `before`.
     fn is_touched_shadow(&mut self, at: Gpa, before: u64) -> bool {
         let Some((p2m, shadow)) = &self.shadow else { return false };
-        self.whole = None;
+        (self.whole, self.before) = (None, before);
         let (mut any, mut n) = (false, 0);
         while n < LARGE && !any {
             let (entry, bytes) = p2m.run(Gpa(at.0 + (n << PAGE_SHIFT)), (LARGE - n) << PAGE_SHIFT);
@@ -149,7 +159,7 @@ impl<'a, F: PteFormat<Attr = NestedAttr>, M: TableMemory> Tables<'a, F, M> {
             if let Some(first) = entry.readable().map(Hpa::frame) {
                 // What is asked is known of 2 MiB of host memory together.
                 pages = pages.min(LARGE - first.0 % LARGE);
-                any = shadow.is_touched(first, before);
+                any = shadow.touched(first, before) != 0;
                 self.whole = (pages == LARGE).then_some((at, first));
             }
             n += pages;
@@ -184,7 +194,10 @@ impl<'a, F: PteFormat<Attr = NestedAttr>, M: TableMemory> Tables<'a, F, M> {
                 // Heads of lists are side by side within 2 MiB.
                 pages = pages.min(LARGE - first.0 % LARGE);
                 let own = wanted >> n & u64::MAX >> (GROUP - pages);
-                accessed |= shadow.take_accessed(first, own) << n;
+                let touched = eights(shadow.touched(first, self.before), first.0 % LARGE);
+                if own & touched != 0 {
+                    accessed |= shadow.take_accessed(first, own & touched) << n;
+                }
                 // A large leaf leads to all of a piece of 2 MiB, so that any of its frames tells where that is.
                 large.get_or_insert_with(|| {
                     let is_accessed = shadow.take_accessed_large(first);
@@ -292,6 +305,15 @@ impl<F: PteFormat<Attr = NestedAttr>, M: HostMemory> Vm<F, M> {
             self.lock_memory(work).nested.split_joined(range);
         }
     }
+}
+
+/// Which of the 64 frames from frame `first` of a piece on are in the eights of `touched`. All may be if they begin within one.
+fn eights(touched: u64, first: u64) -> u64 {
+    if !first.is_multiple_of(8) {
+        return if touched == 0 { 0 } else { u64::MAX };
+    }
+    let eight = |n: u64| u64::from((touched >> (first / 8) >> n) as u8 & 1) * (0xff << (8 * n));
+    (0..8).fold(0, |all, n| all | eight(n))
 }
 
 /// Ranges of RAM for each of which the lock of the memory is held once, as for a part of a sample.

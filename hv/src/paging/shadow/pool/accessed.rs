@@ -2,7 +2,7 @@
 //!
 //! A processor sets the accessed bit of each entry that it walks through. So a leaf of a page of level 1 was used since the links to the page
 //! were cleared only if one of them has its bit again. [`Pool::find_touched`] goes over the links to such pages, and over the leaves of those
-//! that were used, and puts the number of the sample on the pieces of 2 MiB where these lead. Nothing is asked of other pieces.
+//! that were used, and notes where in the pieces of 2 MiB to which these lead. Nothing is asked of the rest.
 
 use super::chunks::Record;
 use super::unmap::TOGETHER;
@@ -12,16 +12,33 @@ use crate::mem::table_memory::TableMemory;
 use crate::paging::format::PteFormat;
 use crate::paging::format::x86::{ACCESSED, LARGE};
 
-/// Which pieces of 2 MiB of host memory were used, by hash.
+/// Frames that have one bit in [`Touched`].
+const EIGHT: u64 = LARGE_FRAMES / 64;
+/// Those of a group that are looked at together.
+const EIGHT_WANTED: u64 = (1 << TOGETHER) - 1;
+
+/// Which parts of host memory were used: of pieces of 2 MiB, by hash.
 #[derive(Debug, Default)]
 pub(super) struct TouchedPieces {
-    /// The latest sample that has found an accessed leaf there. Missing until the first sample.
-    samples: Option<Pieces<u64>>,
+    /// Missing until the first sample.
+    pieces: Option<Pieces<Touched>>,
     /// The latest sample that any leaf may be of.
     all: u64,
     /// All leaves are to be asked by the next sample, links or not.
     is_next_all: bool,
     latest: u64,
+}
+
+/// Where in a piece samples have found accessed leaves.
+#[derive(Clone, Copy, Debug, Default)]
+struct Touched {
+    /// The latest sample that has, and what it has found: a bit for each eight frames.
+    sample: u64,
+    frames: u64,
+    /// The one before.
+    before: u64,
+    /// To a power of two.
+    _unused: u64,
 }
 
 impl TouchedPieces {
@@ -34,14 +51,14 @@ impl TouchedPieces {
     fn begin(&mut self, number: u64, pieces: usize) {
         if number <= self.latest {
             // Numbers begin again with the records of a VM that was reset.
-            (self.samples, self.all) = (None, 0);
+            (self.pieces, self.all) = (None, 0);
         }
         self.latest = number;
-        if self.samples.is_none() {
-            self.samples = Pieces::new(pieces, || 0).ok();
+        if self.pieces.is_none() {
+            self.pieces = Pieces::new(pieces, Touched::default).ok();
             self.is_next_all = true;
         }
-        if self.samples.is_none() || core::mem::take(&mut self.is_next_all) {
+        if self.pieces.is_none() || core::mem::take(&mut self.is_next_all) {
             self.all = number;
         }
     }
@@ -53,24 +70,35 @@ impl<M: TableMemory, F: PteFormat> Pool<M, F> {
     pub(in super::super) fn find_touched(&mut self, number: u64) -> bool {
         let mut touched = core::mem::take(&mut self.touched);
         touched.begin(number, self.pt_count_2m.len());
-        let owes = self.for_each_used(|pool, to| {
-            if let Some(samples) = &mut touched.samples {
-                samples[pool.region_2m(to.frame())] = number;
+        let owes = self.for_each_used(|pool, to, level| {
+            let Some(pieces) = &mut touched.pieces else { return };
+            let piece = &mut pieces[pool.region_2m(to.frame())];
+            if piece.sample != number {
+                *piece = Touched { sample: number, before: piece.sample, ..Touched::default() };
             }
+            piece.frames |= if level == 1 { 1 << (to.frame().0 % LARGE_FRAMES / EIGHT) } else { u64::MAX };
         });
         self.touched = touched;
         owes
     }
 
-    /// Whether the 2 MiB around a frame may have been accessed in the latest sample or an earlier one after the sample with the number `before`.
-    pub(in super::super) fn is_touched(&self, frame: Hfn, before: u64) -> bool {
-        let sample = self.touched.samples.as_ref().map_or(0, |samples| samples[self.region_2m(frame)]);
-        sample.max(self.touched.all) > before
+    /// What may have been accessed of the 2 MiB around a frame, a bit for each eight frames, in the samples after that with the number
+    /// `before`.
+    pub(in super::super) fn touched(&self, frame: Hfn, before: u64) -> u64 {
+        let Some(pieces) = self.touched.pieces.as_ref().filter(|_| self.touched.all <= before) else {
+            return u64::MAX;
+        };
+        match pieces[self.region_2m(frame)] {
+            piece if piece.sample <= before => 0,
+            // One more sample has found something: of an address space that asks less often than others.
+            piece if piece.before > before => u64::MAX,
+            piece => piece.frames,
+        }
     }
 
-    /// Calls `f` with where each accessed leaf leads that may have been used since the last time: the large ones, and those in pages to which
+    /// Calls `f` with where each accessed leaf leads, and its level, that may have been used since the last time: the large ones, and those in pages to which
     /// a link was used, or has gone that was. Clears the bits of the links, not those of leaves; whether any.
-    pub(in super::super) fn for_each_used(&mut self, mut f: impl FnMut(&Self, Hpa)) -> bool {
+    pub(in super::super) fn for_each_used(&mut self, mut f: impl FnMut(&Self, Hpa, u8)) -> bool {
         let mut owes = false;
         for id in 0..self.used {
             let page = self.page(id);
@@ -82,7 +110,7 @@ impl<M: TableMemory, F: PteFormat> Pool<M, F> {
                 let raw = self.memory.load(page.frame, index);
                 if raw & ACCESSED == 0 {
                 } else if raw & LARGE != 0 && !page.key.is_top() {
-                    f(self, Hpa(raw & leaf_address(2)));
+                    f(self, Hpa(raw & leaf_address(2)), 2);
                 } else {
                     let (frame, child) =
                         (page.frame, Record::of(page, index).payload(&self.memory) as PageId);
@@ -103,7 +131,7 @@ impl<M: TableMemory, F: PteFormat> Pool<M, F> {
             for index in ones(page.all_present()) {
                 let raw = self.memory.load(page.frame, index);
                 if raw & ACCESSED != 0 {
-                    f(self, Hpa(raw & leaf_address(1)));
+                    f(self, Hpa(raw & leaf_address(1)), 1);
                 }
             }
         }
@@ -135,7 +163,9 @@ impl<M: TableMemory, F: PteFormat> Pool<M, F> {
             let (groups, rest) = heads.as_chunks::<TOGETHER>();
             for group in groups {
                 // All ones: no test for each.
-                if group.iter().fold(NONE, |all, head| all & head.get()) != NONE {
+                if wanted >> at & EIGHT_WANTED != 0
+                    && group.iter().fold(NONE, |all, head| all & head.get()) != NONE
+                {
                     (at..).zip(group).for_each(|(n, head)| look(n, head.get()));
                 }
                 at += TOGETHER as u64;

@@ -54,7 +54,7 @@ impl<F: Modelled> Several<F> {
         let omits = world.omits.get();
         let found: BTreeSet<Hpa> = self.engine(v, |shadow, _, _, _| {
             let mut found = BTreeSet::new();
-            let _is_flushed_in_any_case = shadow.pool.for_each_used(|_, to| _ = found.insert(to));
+            let _is_flushed_in_any_case = shadow.pool.for_each_used(|_, to, _| _ = found.insert(to));
             for to in &found {
                 let _all_are_asked = shadow.take_accessed(to.frame(), 1);
                 let _all_are_asked = shadow.take_accessed_large(to.frame());
