@@ -6,8 +6,9 @@
 //! them along with frames and regions, and calls [`Histories::scan`].
 //!
 //! Histories are bit planes, not words: plane `s` of a group of 64 frames has their bits of sample `s` modulo 32. A new sample
-//! replaces the oldest plane, so 64 frames are compared at once and nothing is shifted. Only frames whose bit differs from that of
-//! 32 samples ago are touched one by one, and their regions' histograms follow. A group's frames may belong to several address
+//! replaces the oldest plane, so 64 frames are compared at once and nothing is shifted. Where bits differ from those of 32 samples ago, the
+//! numbers of ones follow, which are bit planes as well, and the histograms: for all frames with the same number at once where a group is in one
+//! region. A group's frames may belong to several address
 //! spaces, each with samples of its own; a byte for each frame says which. A bitmap for each address space has the groups in which
 //! it has frames, so that a scan visits those alone.
 //!
