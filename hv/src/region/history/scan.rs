@@ -13,8 +13,9 @@ pub trait AccessSource {
     /// A sample begins, with a number above those of all samples before.
     fn begin(&mut self, _number: u64) {}
 
-    /// Whether something in the 2 MiB from `first` on, a multiple of 512, may have been accessed since the last time that this was asked, by
-    /// whomever, or since the sample with the number `before` has begun. If not, [`take_accessed`](Self::take_accessed) would find nothing there.
+    /// Whether something in the 2 MiB from `first` on, a multiple of 512, may have been accessed since the last time that this was asked for any
+    /// address space, or since the sample with the number `before` has begun. If not, [`take_accessed`](Self::take_accessed) would find
+    /// nothing there.
     fn is_touched(&mut self, first: Gfn, before: u64) -> bool;
 
     /// Reads and clears the access bits of frames among the 64 from `first` on, a multiple of 64. Returns those that were accessed since
