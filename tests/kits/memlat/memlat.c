@@ -7,6 +7,12 @@
  *   memlat latency MIB MS [TIMES]   the latency of memory (section 4.3.3): MIB MiB are accessed at random
  *                                   for MS milliseconds; cycles of an access, ten TIMES in all
  *
+ *   memlat lookups MIB MS TIMES THREADS LINES
+ *                                   a store that is asked for as much as its processors can do (section
+ *                                   4.4.2): each of THREADS threads has its part of MIB MiB, and reads
+ *                                   values of LINES lines at random, of which it changes every eighth;
+ *                                   cycles of a lookup, of all threads, TIMES times in MS milliseconds
+ *
  *   memlat load MS MIB...           a store whose size changes (section 4.4): of each MIB MiB in turn all is
  *                                   accessed at random for MS milliseconds; cycles of an access of each, and
  *                                   at the end all accesses
@@ -31,6 +37,7 @@
  * The loops look at no clock and at no other memory: in the first form the length of a visit is measured
  * once, before it begins. At the end the program checks that memory holds what it has written.
  */
+#include <pthread.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -123,6 +130,98 @@ static int latency(uint64_t mib, uint64_t ms, uint64_t times)
         sum += memory[n * 8];
         if (memory[n * 8 + 1])
             return 1;
+    }
+    if (sum != written) {
+        printf("memlat: %lu of %lu stores are there\n", (unsigned long)sum, (unsigned long)written);
+        return 1;
+    }
+    printf("memlat: %lu stores, right\n", (unsigned long)written);
+    return 0;
+}
+
+/* A thread of `lookups`, with its part of the memory. */
+struct reader {
+    volatile uint64_t *memory;
+    uint64_t values, lines, seed, begin, each, times, written;
+    pthread_barrier_t *all;
+    struct reader *first;
+    unsigned threads;
+    /* Of this interval. */
+    uint64_t lookups, cycles;
+};
+
+/* Reads `count` values at random, and adds one to every eighth. Each address depends on what was read before. */
+static uint64_t __attribute__((noinline)) look_up(const struct reader *of, uint64_t count, uint64_t seed)
+{
+    for (; count; count--) {
+        seed = seed * 6364136223846793005 + 1442695040888963407;
+        volatile uint64_t *value = of->memory + (seed >> 33) % of->values * of->lines * 8;
+        if (count % 8 == 0)
+            ++*value;
+        for (uint64_t n = count % 8 == 0; n < of->lines; n++)
+            seed ^= value[n * 8 + 1];
+    }
+    return seed;
+}
+
+static void *read_values(void *argument)
+{
+    struct reader *own = argument;
+    for (uint64_t n = 1; n <= own->times; n++) {
+        own->lookups = own->cycles = 0;
+        do {
+            uint64_t before = ticks();
+            own->seed = look_up(own, 2000, own->seed);
+            own->cycles += ticks() - before;
+            own->lookups += 2000;
+            own->written += 250;
+        } while (nanos() < own->begin + n * own->each);
+        pthread_barrier_wait(own->all);
+        if (own == own->first) {
+            uint64_t lookups = 0, cycles = 0;
+            for (unsigned t = 0; t < own->threads; t++) {
+                lookups += own[t].lookups;
+                cycles += own[t].cycles;
+            }
+            printf("memlat: %lu ms: %lu cycles\n", (unsigned long)(n * own->each / 1000000),
+                   (unsigned long)(cycles / lookups));
+            fflush(stdout);
+        }
+        pthread_barrier_wait(own->all);
+    }
+    return 0;
+}
+
+static int lookups(uint64_t mib, uint64_t ms, uint64_t times, uint64_t threads, uint64_t lines)
+{
+    enum { MOST = 64 };
+    if (!times || !threads || threads > MOST || !lines || (mib << 20) / threads / LINE < lines)
+        return 2;
+    uint64_t bytes = mib << 20, part = bytes / threads / LINE / lines * lines * LINE, written = 0, sum = 0;
+    char *memory = mmap(0, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_POPULATE, -1, 0);
+    if (memory == MAP_FAILED)
+        return 3;
+    pthread_barrier_t all;
+    pthread_t thread[MOST];
+    struct reader readers[MOST];
+    pthread_barrier_init(&all, 0, threads);
+    for (uint64_t t = 0, begin = nanos(); t < threads; t++)
+        readers[t] = (struct reader){.memory = (volatile uint64_t *)(memory + t * part), .values = part / LINE / lines,
+                                     .lines = lines, .seed = t + 1, .begin = begin, .each = ms * 1000000 / times,
+                                     .times = times, .all = &all, .first = readers, .threads = threads};
+    for (uint64_t t = 1; t < threads; t++)
+        if (pthread_create(&thread[t], 0, read_values, &readers[t]))
+            return 3;
+    read_values(&readers[0]);
+    for (uint64_t t = 1; t < threads; t++)
+        pthread_join(thread[t], 0);
+    for (uint64_t t = 0; t < threads; t++) {
+        written += readers[t].written;
+        for (uint64_t n = 0; n < part / LINE; n++) {
+            sum += readers[t].memory[n * 8];
+            if (readers[t].memory[n * 8 + 1])
+                return 1;
+        }
     }
     if (sum != written) {
         printf("memlat: %lu of %lu stores are there\n", (unsigned long)sum, (unsigned long)written);
@@ -336,6 +435,9 @@ int main(int argc, char **argv)
     }
     if ((argc == 4 || argc == 5) && !strcmp(argv[1], "latency"))
         return latency(strtoull(argv[2], 0, 10), strtoull(argv[3], 0, 10), argc == 5 ? strtoull(argv[4], 0, 10) : 10);
+    if (argc == 7 && !strcmp(argv[1], "lookups"))
+        return lookups(strtoull(argv[2], 0, 10), strtoull(argv[3], 0, 10), strtoull(argv[4], 0, 10),
+                       strtoull(argv[5], 0, 10), strtoull(argv[6], 0, 10));
     if (argc != 4)
         return 2;
     uint64_t pages = strtoull(argv[1], 0, 10), us = strtoull(argv[2], 0, 10), visits = strtoull(argv[3], 0, 10);

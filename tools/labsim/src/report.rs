@@ -3,7 +3,9 @@
 use abi::lab::{AgileCounters, Counters, Record, SWITCH_REFS, Side};
 use serde_json::{Map, Value, json};
 
-use crate::model::regions::Region;
+use std::ops::Range;
+
+use crate::model::{channel::Carried, regions::Region};
 
 /// Of the report's format. Fields may be added without a new number.
 pub const VERSION: u32 = 1;
@@ -27,6 +29,8 @@ pub struct About<'a> {
     /// How often a processor went on although another one was farther behind than the window of [`crate::model::pace`]. `None`: there
     /// is one processor only.
     pub out_of_step: Option<u64>,
+    /// The ranges of memory that have a channel, and what that has carried.
+    pub channels: Vec<(Range<u64>, Carried)>,
     /// References of the trace of pages, or why that is cut off. `None`: there is none.
     pub page_trace: Option<Result<u64, String>>,
 }
@@ -45,7 +49,7 @@ pub struct Pcpu {
 
 /// The report on these processors, in the order of their numbers.
 pub fn report(about: &About, pcpus: &[Pcpu]) -> Value {
-    let About { machine, mhz, pcpus_per_domain, model, from, modelled, check, out_of_step, page_trace } =
+    let About { machine, mhz, pcpus_per_domain, model, from, modelled, check, out_of_step, channels, page_trace } =
         about;
     let domains = domains(*pcpus_per_domain, pcpus);
     let pcpus: Vec<Value> = pcpus.iter().enumerate().map(|(number, of)| pcpu(number, of)).collect();
@@ -55,6 +59,9 @@ pub fn report(about: &About, pcpus: &[Pcpu]) -> Value {
     });
     if let Some(times) = out_of_step {
         report["out_of_step"] = (*times).into();
+    }
+    if !channels.is_empty() {
+        report["channels"] = self::channels(channels);
     }
     match page_trace {
         Some(Ok(references)) => report["page_trace"] = json!({ "references": references }),
@@ -77,6 +84,21 @@ fn domains(each: u32, pcpus: &[Pcpu]) -> Vec<Value> {
         })
     };
     described.chunks(each.max(1) as usize).enumerate().map(domain).collect()
+}
+
+/// What came through the channels of ranges of memory. `busy` is the share of the time from the first line of any to the last one.
+fn channels(all: &[(Range<u64>, Carried)]) -> Value {
+    let used = || all.iter().filter(|(_, it)| it.lines + it.prefetched > 0).map(|(_, it)| it.span);
+    let begin = used().map(|(begin, _)| begin).min().unwrap_or(0);
+    let cycles = used().map(|(_, end)| end).max().unwrap_or(0) - begin;
+    let of = |(range, it): &(Range<u64>, Carried)| {
+        json!({
+            "from_mib": range.start >> 20, "to_mib": range.end >> 20, "lines": it.lines, "prefetched": it.prefetched,
+            "waits": it.waits, "wait_cycles": it.wait_cycles, "busy_cycles": it.busy_cycles, "cycles": cycles,
+            "busy": it.busy_cycles as f64 / cycles.max(1) as f64,
+        })
+    };
+    all.iter().map(of).collect::<Vec<_>>().into()
 }
 
 fn pcpu(number: usize, Pcpu { record, differences, regions, is_spare }: &Pcpu) -> Value {
@@ -149,6 +171,7 @@ mod tests {
         modelled: true,
         check: "miss",
         out_of_step: None,
+        channels: Vec::new(),
         page_trace: None,
     };
 
@@ -199,6 +222,27 @@ mod tests {
         assert_eq!((&pcpu["host"]["cycles"], &pcpu["stand_ins"]["cycles"]), (&json!(70), &json!(30)));
         assert_eq!(pcpu["agile"]["walks"], json!([5, 4, 3, 2, 1, 0]));
         assert_eq!((&pcpu["agile"]["stand_ins"], &pcpu["agile"]["switch_refs"][5]), (&json!(2), &json!(24)));
+    }
+
+    #[test]
+    fn channels_have_one_span_of_time() {
+        let carried = |lines, span| Carried {
+            lines,
+            prefetched: 1,
+            waits: 3,
+            wait_cycles: 70,
+            busy_cycles: 25 * (lines + 1),
+            span,
+        };
+        let idle = (3 << 20..4 << 20, Carried::default());
+        let channels =
+            vec![(0..1 << 20, carried(3, (500, 1000))), (1 << 20..3 << 20, carried(1, (600, 1300))), idle];
+        let report = report(&About { channels, ..ABOUT }, &[]);
+        let of = |n: usize, key: &str| report["channels"][n][key].clone();
+        assert_eq!(["from_mib", "to_mib", "lines", "waits"].map(|key| of(1, key)), [1, 3, 1, 3].map(Value::from));
+        assert_eq!([0, 1, 2].map(|n| of(n, "cycles")), [800; 3].map(Value::from));
+        assert_eq!([0, 1, 2].map(|n| of(n, "busy")), [0.125, 0.0625, 0.0].map(Value::from));
+        assert_eq!(super::report(&ABOUT, &[])["channels"], Value::Null);
     }
 
     #[test]

@@ -44,6 +44,11 @@ impl Keeper {
         self.out_of_step.load(Relaxed)
     }
 
+    /// The time of the processor that QEMU calls `vcpu`, on its thread; it was charged `cycles` in all.
+    pub fn time(&self, vcpu: usize, cycles: u64) -> u64 {
+        self.pace.time(vcpu, cycles)
+    }
+
     fn keep(&self, vcpu: usize, cycles: u64) {
         for _ in 0..YIELDS {
             if self.pace.reached(vcpu, cycles) {

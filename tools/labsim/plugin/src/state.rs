@@ -16,6 +16,7 @@ use labsim::{
     model::{
         Processor,
         cache::REACH,
+        channel::Carried,
         decode::Operation,
         processor::{Checking, Pcpus, Shared},
     },
@@ -41,6 +42,9 @@ pub struct Score {
     /// Instructions since the processor has last looked whether it is ahead of others.
     pub since: u64,
 }
+
+/// Ranges of memory that have a channel, and what that has carried.
+type Channels = Vec<(std::ops::Range<u64>, Carried)>;
 
 /// [`Score::code`] of no block.
 pub const ASK: u64 = u64::MAX;
@@ -70,6 +74,8 @@ pub struct Plugin {
     header: *mut Header,
     records: *mut Record,
     shared: Mutex<Shared>,
+    /// What channels of memory had carried when the machine said that the run ends.
+    ended: Mutex<Option<Channels>>,
     report: Option<String>,
     machine: String,
     mhz: u32,
@@ -177,6 +183,7 @@ impl Plugin {
             // SAFETY: within the memory.
             records: unsafe { memory.base.add(PAGE) }.cast(),
             shared: Mutex::new(shared),
+            ended: Mutex::new(None),
             report: options.report,
             machine,
             mhz,
@@ -239,10 +246,26 @@ impl Plugin {
         // SAFETY: each processor takes its own record, once, in memory that is never freed; records are a page apart.
         let record = unsafe { &mut *self.records.byte_add(number as usize * PAGE) };
         let mut shared = self.shared.lock().unwrap_or_else(PoisonError::into_inner);
-        let processor = shared.processor(number, self.ram, record);
+        let mut processor = shared.processor(number, self.ram, record);
         // SAFETY: the processor exists.
-        let score = unsafe { ffi::qemu_plugin_scoreboard_find(self.score, vcpu) };
-        Some((processor, score.cast()))
+        let score: *mut Score = unsafe { ffi::qemu_plugin_scoreboard_find(self.score, vcpu) }.cast();
+        // SAFETY: the word lives as long as the process, at a multiple of 8. Translated code changes it on the thread that reads it here.
+        let instructions = unsafe { AtomicU64::from_ptr(&raw mut (*score).instructions) };
+        processor.set_clock(Box::new(move |stalls| {
+            let cycles = instructions.load(Relaxed).wrapping_add(stalls);
+            plugin().keeper.as_ref().map_or(cycles, |keeper| keeper.time(vcpu as usize, cycles))
+        }));
+        Some((processor, score))
+    }
+
+    /// What channels of memory have carried so far.
+    fn channels(&self) -> Channels {
+        self.shared.lock().unwrap_or_else(PoisonError::into_inner).channels()
+    }
+
+    /// The run ends here, says the machine: what channels carry later is not reported.
+    pub fn run_ends(&self) {
+        *self.ended.lock().unwrap_or_else(PoisonError::into_inner) = Some(self.channels());
     }
 
     /// Whether this is what a broken model does not see.
@@ -296,6 +319,8 @@ pub extern "C" fn finish(_id: ffi::Id, _data: *mut c_void) {
     let (model, check) = (model_name(plugin.model), check_name(plugin.check));
     let (from, modelled) = (from_name(plugin.from), plugin.models());
     let out_of_step = plugin.keeper.as_ref().map(Keeper::out_of_step);
+    let ended = plugin.ended.lock().unwrap_or_else(PoisonError::into_inner).take();
+    let channels = ended.unwrap_or_else(|| plugin.channels());
     let page_trace = plugin.page_trace.as_ref().map(PageTrace::finish);
     let about = About {
         machine: &plugin.machine,
@@ -306,6 +331,7 @@ pub extern "C" fn finish(_id: ffi::Id, _data: *mut c_void) {
         modelled,
         check,
         out_of_step,
+        channels,
         page_trace,
     };
     let text = format!("{:#}\n", report(&about, &pcpus));

@@ -106,6 +106,7 @@ impl Vcpu {
     /// The run ends here, says the machine: what follows is not reported.
     pub fn run_ends(&mut self) {
         self.ended = Some(self.count());
+        plugin().run_ends();
     }
 
     /// What it had counted when the run's end was last said, or has until now.

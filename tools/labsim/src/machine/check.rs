@@ -27,6 +27,9 @@ const MOST_KIB: usize = 1 << 20;
 /// The longest that anything takes, in cycles: sums of many stay far from 64 bits.
 const MOST_CYCLES: u64 = 1_000_000;
 
+/// The most that a range of memory may carry, in MB/s.
+const MOST_MB_S: u64 = 100_000_000;
+
 /// Reads a description and checks it. `file` is its name in errors.
 ///
 /// # Errors
@@ -271,6 +274,16 @@ fn memory(machine: &Machine) -> Result<(), Problem> {
             let text =
                 format!("the range from {} to {} MiB is empty or too large", range.from_mib, range.to_mib);
             return problem(spanned, text);
+        }
+        if let Some(mb_s) = range.bandwidth_mb_s {
+            if !(1..=MOST_MB_S).contains(&mb_s) {
+                let text = format!(
+                    "bandwidth_mb_s must be from 1 to {MOST_MB_S}, not {mb_s}: leave it out for memory that is never busy"
+                );
+                return problem(spanned, text);
+            }
+            // Of a line's 64 bytes; a megabyte in a second is a byte in a microsecond.
+            takes(spanned, [64 * u64::from(*machine.mhz.get_ref()) / mb_s])?;
         }
         let mut before = memory.range[..index].iter().map(Spanned::get_ref);
         if before.any(|other| range.from_mib < other.to_mib && other.from_mib < range.to_mib) {

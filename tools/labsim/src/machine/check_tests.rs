@@ -75,6 +75,28 @@ fn impossible_memory() {
 }
 
 #[test]
+fn impossible_bandwidth() {
+    let with = |mb_s: &str| {
+        let range = format!("\n[[memory.range]]\nfrom_mib = 0\nto_mib = 10\nbandwidth_mb_s = {mb_s}\n");
+        read(&(preset("westmere-x5660").unwrap().to_owned() + &range), "m.toml").map_err(|error| error.to_string())
+    };
+    let machine = with("13440").unwrap();
+    assert_eq!(machine.memory.get_ref().range[0].get_ref().bandwidth_mb_s, Some(13_440));
+    assert!(crate::machine::show(&machine).contains("0 to 10 MiB: slow tier, 13440 MB/s"));
+    for wrong in ["0", "100000001"] {
+        let text = with(wrong).unwrap_err();
+        assert!(text.contains("from 1 to 100000000") && text.contains("leave it out"), "{text}");
+    }
+    assert!(with("-1").is_err() && with("\"fast\"").is_err());
+    // 2800 MHz: 179 cycles for a line. Within the longest time there is a slowest channel.
+    assert!(with("1").is_ok());
+    let slow = preset("westmere-x5660").unwrap().replacen("mhz = 2800", "mhz = 100000", 1)
+        + "\n[[memory.range]]\nfrom_mib = 0\nto_mib = 10\nbandwidth_mb_s = 1\n";
+    let text = read(&slow, "m.toml").unwrap_err().to_string();
+    assert!(text.contains("nothing takes more than 1000000"), "{text}");
+}
+
+#[test]
 fn figures_without_a_source() {
     let text = preset("westmere-x5660").unwrap();
     let first = text.split("source = ").nth(1).unwrap().lines().next().unwrap();

@@ -271,6 +271,8 @@ pub struct Range {
     pub to_mib: u64,
     /// The domain whose it is; without one it is the slow tier.
     pub node: Option<u32>,
+    /// What its channel carries, in millions of bytes a second; without it no access waits for another one.
+    pub bandwidth_mb_s: Option<u64>,
 }
 
 /// What else costs cycles.

@@ -56,7 +56,8 @@ pub fn show(machine: &Machine) -> String {
     row(out, "memory", &latencies, &memory.source);
     for range in memory.range.iter().map(Spanned::get_ref) {
         let whose = range.node.map_or("slow tier".to_owned(), |node| format!("node {node}"));
-        row(out, "", &format!("{} to {} MiB: {whose}", range.from_mib, range.to_mib), "");
+        let carries = range.bandwidth_mb_s.map_or(String::new(), |mb_s| format!(", {mb_s} MB/s"));
+        row(out, "", &format!("{} to {} MiB: {whose}{carries}", range.from_mib, range.to_mib), "");
     }
     let cost = machine.cost.get_ref();
     let costs = format!(

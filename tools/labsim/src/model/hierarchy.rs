@@ -1,7 +1,9 @@
 //! The caches of one processor, those that it shares, and memory behind them.
 //!
 //! A hit in the first level costs nothing beyond its instruction. Anything else costs the latency of where it was found,
-//! in full: there is no overlap of misses, no bandwidth, no queue. Caches do not invalidate each other's lines.
+//! in full: there is no overlap of misses. Where the description gives a range of memory a bandwidth, lines wait for its [`Channel`]; what
+//! the prefetcher brings occupies that, too, and nothing waits for it. Caches have no dirty lines, so that no line is written back, and do
+//! not invalidate each other's lines.
 
 use std::sync::Arc;
 
@@ -9,6 +11,7 @@ use abi::lab::Counters;
 
 use super::{
     cache::{Cache, Saved},
+    channel::Channel,
     prefetch::Prefetcher,
     tlb::Port,
 };
@@ -25,19 +28,57 @@ pub enum Tier {
     Slow,
 }
 
+/// A physical range.
+#[derive(Debug)]
+pub struct Range {
+    /// Its begin.
+    pub start: u64,
+    /// Its end.
+    pub end: u64,
+    /// Where it is.
+    pub tier: Tier,
+    /// What its lines come through; `None`: any number of lines at a time.
+    pub channel: Option<Channel>,
+}
+
 /// Physical ranges, and what an access of memory costs.
-#[derive(Clone, Debug, Default)]
+#[derive(Debug, Default)]
 pub struct MemoryMap {
-    /// Start, end and tier. What is in none of them is node 0's.
-    pub ranges: Vec<(u64, u64, Tier)>,
+    /// What is in none of them is node 0's.
+    pub ranges: Vec<Range>,
     /// Cycles of the processor's own node, of another node, of the slow tier.
     pub latency: [u64; 3],
 }
 
 impl MemoryMap {
-    fn tier(&self, pa: u64) -> Tier {
-        let range = self.ranges.iter().find(|(start, end, _)| (*start..*end).contains(&pa));
-        range.map_or(Tier::Node(0), |range| range.2)
+    fn range(&self, pa: u64) -> Option<&Range> {
+        self.ranges.iter().find(|range| (range.start..range.end).contains(&pa))
+    }
+
+    /// Whether any range has a channel.
+    pub fn has_channels(&self) -> bool {
+        self.ranges.iter().any(|range| range.channel.is_some())
+    }
+}
+
+/// A processor's time, for channels: what it is asked with are the processor's stalls until now.
+pub struct Clock {
+    /// Of these, what is in the counters of other sides than the one that runs.
+    pub elsewhere: u64,
+    /// The time with so many stalls.
+    pub time: Box<dyn Fn(u64) -> u64 + Send>,
+}
+
+impl Default for Clock {
+    /// Of a processor that does nothing but stall.
+    fn default() -> Clock {
+        Clock { elsewhere: 0, time: Box::new(|stalls| stalls) }
+    }
+}
+
+impl Clock {
+    fn now(&self, stalls: u64) -> u64 {
+        (self.time)(self.elsewhere.wrapping_add(stalls))
     }
 }
 
@@ -65,6 +106,8 @@ pub struct Hierarchy {
     pub memory: Arc<MemoryMap>,
     /// The processor's node.
     pub node: u32,
+    /// Of a machine with channels.
+    pub clock: Option<Clock>,
 }
 
 /// What was in the caches of one processor.
@@ -116,15 +159,15 @@ impl Hierarchy {
             Port::Data => counters.l1d_misses += 1,
             Port::Code => counters.l1i_misses += 1,
         }
-        let cycles = self.beyond(line, counters);
+        let cycles = self.beyond(line, 0, counters);
         if port == Port::Data {
             self.prefetch(line, counters);
         }
         cycles
     }
 
-    /// A walk's reference; returns its cycles.
-    pub fn walk(&mut self, pa: u64, counters: &mut Counters) -> u64 {
+    /// A walk's reference; returns its cycles. The walk has taken `before` cycles so far, which the counters do not have yet.
+    pub fn walk(&mut self, pa: u64, before: u64, counters: &mut Counters) -> u64 {
         let line = pa >> LINE;
         if self.walks_use_first {
             if self.first[Port::Data as usize].touch(line) {
@@ -132,10 +175,10 @@ impl Hierarchy {
             }
             counters.l1d_misses += 1;
         }
-        self.beyond(line, counters)
+        self.beyond(line, before, counters)
     }
 
-    fn beyond(&mut self, line: u64, counters: &mut Counters) -> u64 {
+    fn beyond(&mut self, line: u64, before: u64, counters: &mut Counters) -> u64 {
         let last = self.levels.len().saturating_sub(1);
         for (index, level) in self.levels.iter().enumerate() {
             if level.cache.touch(line) {
@@ -145,13 +188,18 @@ impl Hierarchy {
             counters.l2_misses += u64::from(index == 0);
             counters.llc_misses += u64::from(index == last);
         }
-        let (counter, latency) = match self.memory.tier(line << LINE) {
+        let range = self.memory.range(line << LINE);
+        let (counter, latency) = match range.map_or(Tier::Node(0), |range| range.tier) {
             Tier::Slow => (&mut counters.memory_slow, self.memory.latency[2]),
             Tier::Node(node) if node == self.node => (&mut counters.memory_local, self.memory.latency[0]),
             Tier::Node(_) => (&mut counters.memory_remote, self.memory.latency[1]),
         };
         *counter += 1;
-        latency
+        let wait = match (range.and_then(|range| range.channel.as_ref()), &self.clock) {
+            (Some(channel), Some(clock)) => channel.demand(clock.now(counters.stall_cycles + before)),
+            _ => 0,
+        };
+        latency + wait
     }
 
     fn prefetch(&mut self, line: u64, counters: &mut Counters) {
@@ -160,8 +208,14 @@ impl Hierarchy {
         prefetcher.miss(line, |next| {
             if second.cache.bring(next) {
                 counters.prefetches += 1;
+                let mut is_cached = false;
                 for level in &self.levels[1..] {
-                    level.cache.touch(next);
+                    is_cached |= level.cache.touch(next);
+                }
+                if let (false, Some(clock)) = (is_cached, &self.clock)
+                    && let Some(channel) = self.memory.range(next << LINE).and_then(|it| it.channel.as_ref())
+                {
+                    channel.prefetch(clock.now(counters.stall_cycles));
                 }
             }
         });

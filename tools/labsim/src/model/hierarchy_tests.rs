@@ -6,8 +6,8 @@ use super::*;
 fn hierarchy(prefetcher: Option<Prefetcher>) -> Hierarchy {
     let cache = |kib: usize, ways| Cache::new(kib * 1024 / 64, ways, Policy::Lru);
     let level = |kib, ways, latency| Level { cache: Arc::new(cache(kib, ways)), latency };
-    let slow = (1 << 30, 2 << 30, Tier::Slow);
-    let remote = (2 << 30, 3 << 30, Tier::Node(1));
+    let range = |gib: u64, tier| Range { start: gib << 30, end: (gib + 1) << 30, tier, channel: None };
+    let (slow, remote) = (range(1, Tier::Slow), range(2, Tier::Node(1)));
     Hierarchy {
         first: [cache(32, 8), cache(32, 4)],
         first_latency: 4,
@@ -16,6 +16,7 @@ fn hierarchy(prefetcher: Option<Prefetcher>) -> Hierarchy {
         prefetcher,
         memory: Arc::new(MemoryMap { ranges: vec![slow, remote], latency: [200, 300, 900] }),
         node: 0,
+        clock: None,
     }
 }
 
@@ -63,9 +64,9 @@ fn misses_are_counted_where_they_happen() {
     let (mut machine, mut counters) = (hierarchy(None), Counters::default());
     assert_eq!(machine.access(Port::Data, 0x1000, &mut counters), 200);
     assert_eq!(machine.access(Port::Code, 0x1000, &mut counters), 10);
-    assert_eq!(machine.walk(0x1000, &mut counters), 10);
+    assert_eq!(machine.walk(0x1000, 0, &mut counters), 10);
     machine.walks_use_first = true;
-    assert_eq!(machine.walk(0x1000, &mut counters), 4);
+    assert_eq!(machine.walk(0x1000, 0, &mut counters), 4);
     let expected = Counters {
         l1d_misses: 1,
         l1i_misses: 1,
@@ -92,4 +93,56 @@ fn shared_levels_are_shared() {
     let mut counters = Counters::default();
     one.access(Port::Data, 0, &mut counters);
     assert_eq!(other.access(Port::Data, 0, &mut counters), 40);
+}
+
+/// The same machine, whose slow memory carries a line in `cycles`.
+fn with_channel(prefetcher: Option<Prefetcher>, cycles: u64) -> Hierarchy {
+    let mut machine = hierarchy(prefetcher);
+    let memory = Arc::get_mut(&mut machine.memory).unwrap();
+    memory.ranges[0].channel = Some(Channel::new(64_000 / cycles, 1000));
+    machine.clock = Some(Clock::default());
+    machine
+}
+
+fn carried(machine: &Hierarchy) -> super::super::channel::Carried {
+    machine.memory.ranges[0].channel.as_ref().unwrap().carried()
+}
+
+#[test]
+fn lines_wait_for_their_channel() {
+    let (mut machine, mut counters) = (with_channel(None, 1000), Counters::default());
+    let slow = 1 << 30;
+    assert_eq!(machine.access(Port::Data, slow, &mut counters), 900);
+    // Still at 0: the first line is on its way. Another range's are not in its way.
+    assert_eq!(machine.access(Port::Data, slow + 64, &mut counters), 1900);
+    assert_eq!(machine.access(Port::Data, 64, &mut counters), 200);
+    counters.stall_cycles = 1900;
+    // A walk whose references took 50 cycles, and one that begins on a side whose stalls are elsewhere.
+    assert_eq!(machine.walk(slow + 128, 50, &mut counters), 950);
+    machine.clock.as_mut().unwrap().elsewhere = 1080;
+    assert_eq!(machine.access(Port::Code, slow + 192, &mut counters), 920);
+    assert_eq!(counters.memory_slow, 4);
+    let carried = carried(&machine);
+    assert_eq!((carried.lines, carried.waits, carried.wait_cycles), (4, 3, 1070));
+}
+
+#[test]
+fn a_stream_gets_the_bandwidth_and_no_more() {
+    // Without a channel a line of a stream takes a few cycles, because the prefetcher hides the others.
+    let through = |cycles| {
+        let mut machine = with_channel(Some(Prefetcher::new(16, 4)), cycles);
+        let (lines, mut counters) = (64 * 1024, Counters::default());
+        for line in 0..lines {
+            let cycles = machine.access(Port::Data, (1 << 30) + line * 64, &mut counters);
+            counters.stall_cycles += 1 + cycles;
+        }
+        let carried = carried(&machine);
+        assert_eq!(carried.lines + carried.prefetched, lines);
+        counters.stall_cycles / lines
+    };
+    assert_eq!(through(1), through(8));
+    // Beside that, the latency of the first three lines of each page, during which nothing else is asked for.
+    for cycles in [100, 400] {
+        assert!((cycles..=cycles + 3 * 900 / 64).contains(&through(cycles)), "{} of {cycles}", through(cycles));
+    }
 }

@@ -11,6 +11,7 @@
 
 pub mod bank;
 pub mod cache;
+pub mod channel;
 pub mod context;
 pub mod decode;
 pub mod dirty;

@@ -37,17 +37,31 @@ impl Pace {
         Pace { window, places: (0..processors).map(|_| Place::default()).collect() }
     }
 
+    /// The time of a processor that executes, and has been charged `cycles` in all.
+    pub fn time(&self, processor: usize, cycles: u64) -> u64 {
+        let Some(place) = self.places.get(processor) else { return cycles };
+        if !place.executes.load(Relaxed) {
+            self.begin(processor, place, cycles);
+        }
+        place.base.load(Relaxed).wrapping_add(cycles)
+    }
+
+    /// A processor goes on from the latest time of the others that execute.
+    fn begin(&self, processor: usize, place: &Place, cycles: u64) {
+        let own = place.base.load(Relaxed).wrapping_add(cycles);
+        let time = self.others(processor).max().unwrap_or(own).max(own);
+        place.base.store(time.wrapping_sub(cycles), Relaxed);
+        place.time.store(time, Relaxed);
+        // A processor that sees that it executes sees from when on.
+        place.executes.store(true, Release);
+    }
+
     /// A processor executes, and has been charged `cycles` in all. False: another one that executes is farther behind than the
     /// window, and it should ask again a little later.
     pub fn reached(&self, processor: usize, cycles: u64) -> bool {
         let Some(place) = self.places.get(processor) else { return true };
         if !place.executes.load(Relaxed) {
-            let own = place.base.load(Relaxed).wrapping_add(cycles);
-            let time = self.others(processor).max().unwrap_or(own).max(own);
-            place.base.store(time.wrapping_sub(cycles), Relaxed);
-            place.time.store(time, Relaxed);
-            // A processor that sees that it executes sees from when on.
-            place.executes.store(true, Release);
+            self.begin(processor, place, cycles);
         }
         let own = place.base.load(Relaxed).wrapping_add(cycles);
         place.time.store(own, Relaxed);
@@ -93,6 +107,17 @@ mod tests {
         // There is no such processor: nothing to wait for.
         assert!(pace.reached(2, u64::MAX));
         pace.halts(2);
+    }
+
+    #[test]
+    fn time_is_the_same_for_all() {
+        let pace = Pace::new(3, 100);
+        assert!(pace.reached(0, 5000));
+        // It begins where the other one is, also where its time is asked for first.
+        assert_eq!((pace.time(1, 7), pace.time(1, 9), pace.time(0, 5003)), (5000, 5002, 5003));
+        pace.halts(1);
+        assert!(pace.reached(0, 9000));
+        assert_eq!((pace.time(1, 10), pace.time(3, 8)), (9000, 8));
     }
 
     #[test]

@@ -226,6 +226,22 @@ impl<M: Memory> Processor<M> {
         self.record.sides.iter().fold(instructions, |sum, side| sum.wrapping_add(side.stall_cycles))
     }
 
+    /// Channels of memory see this processor's time by `time`, which is asked with its stalls until then.
+    pub fn set_clock(&mut self, time: Box<dyn Fn(u64) -> u64 + Send>) {
+        if let Some(clock) = self.hierarchy.as_mut().and_then(|hierarchy| hierarchy.clock.as_mut()) {
+            clock.time = time;
+        }
+    }
+
+    /// Another side runs.
+    fn take_side(&mut self, side: Side) {
+        self.side = side;
+        if let Some(clock) = self.hierarchy.as_mut().and_then(|hierarchy| hierarchy.clock.as_mut()) {
+            let others = Side::ALL.into_iter().filter(|other| *other != side);
+            clock.elsewhere = others.map(|other| self.record.sides[other as usize].stall_cycles).sum();
+        }
+    }
+
     fn stall(&mut self, cycles: u64) {
         self.counters().stall_cycles += cycles;
     }

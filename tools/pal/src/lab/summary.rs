@@ -46,7 +46,26 @@ pub fn lines(report: &Value) -> String {
         );
     }
     text += &domains(report);
+    text += &channels(report);
     text + &agile(report).map_or_else(String::new, |agile| agile.line())
+}
+
+/// What came through the channels of memory.
+fn channels(report: &Value) -> String {
+    let all = report["channels"].as_array().map_or(&[][..], Vec::as_slice);
+    let line = |channel: &Value| {
+        let get = |key: &str| channel[key].as_u64().unwrap_or(0);
+        format!(
+            "\n  memory from {} to {} MiB: busy {} % of the time; {} accesses wait {} cycles on average; {} lines prefetched",
+            get("from_mib"),
+            get("to_mib"),
+            hundredths(get("busy_cycles") * 100, get("cycles")),
+            get("lines"),
+            hundredths(get("wait_cycles"), get("lines")),
+            get("prefetched"),
+        )
+    };
+    all.iter().map(line).collect()
 }
 
 /// What the last-level caches have had, where there are several and they were modelled.
@@ -162,6 +181,15 @@ mod tests {
         assert_eq!(lines(&json!({ "machine": "m", "domains": [domain(0, 5)] })), "lab machine m:");
         let idle = json!({ "domain": 0, "llc_hits": 0, "llc_misses": 0 });
         assert_eq!(lines(&json!({ "machine": "m", "domains": [idle, idle] })), "lab machine m:");
+    }
+
+    #[test]
+    fn busy_memory_is_told() {
+        let channel = json!({ "from_mib": 32, "to_mib": 88, "lines": 200, "prefetched": 7, "wait_cycles": 501,
+            "busy_cycles": 1000, "cycles": 3000 });
+        let expected = "lab machine m:\n  memory from 32 to 88 MiB: busy 33.33 % of the time; 200 accesses wait 2.50 cycles on \
+                        average; 7 lines prefetched";
+        assert_eq!(lines(&json!({ "machine": "m", "channels": [channel] })), expected);
     }
 
     #[test]

@@ -278,7 +278,7 @@ struct Surroundings<'a, M> {
 impl<M: Memory> Surroundings<'_, M> {
     fn pay(&mut self, pa: u64) {
         self.cycles += match &mut self.hierarchy {
-            Some(hierarchy) => hierarchy.walk(pa, self.counters),
+            Some(hierarchy) => hierarchy.walk(pa, self.cycles, self.counters),
             None => self.costs.walk_reference,
         };
     }

@@ -12,7 +12,8 @@ use crate::{
         cache::Cache,
         context::Control,
         dirty::Tables,
-        hierarchy::{Hierarchy, Level, MemoryMap, Tier},
+        channel::{Carried, Channel},
+        hierarchy::{self, Clock, Hierarchy, Level, MemoryMap, Tier},
         memory::{Memory, Split},
         prefetch::Prefetcher,
         space::{Kind, Spaces},
@@ -146,6 +147,12 @@ impl Shared {
         processor
     }
 
+    /// Begin and end of each range of memory that has a channel, and what that has carried.
+    pub fn channels(&self) -> Vec<(Range<u64>, Carried)> {
+        let of = |range: &hierarchy::Range| Some((range.start..range.end, range.channel.as_ref()?.carried()));
+        self.memory.ranges.iter().filter_map(of).collect()
+    }
+
     fn hierarchy(&mut self, number: u32) -> Hierarchy {
         let machine = &self.machine;
         let domain = self.pcpus.domain(number, machine.pcpus_per_domain);
@@ -178,6 +185,7 @@ impl Shared {
                 .prefetch
                 .as_ref()
                 .map(|p| Prefetcher::new(p.get_ref().streams, p.get_ref().degree)),
+            clock: self.memory.has_channels().then(Clock::default),
             memory: Arc::clone(&self.memory),
             node: domain,
         }
@@ -224,19 +232,22 @@ fn memory_map(machine: &Machine, ram: Split, pcpus: Pcpus) -> MemoryMap {
     let spec = machine.memory.get_ref();
     let latency = [spec.local, spec.remote, spec.slow];
     let mib = |mib: u64| mib << 20;
-    let given = spec.range.iter().map(|range| range.get_ref());
-    let tier = |node: Option<u32>| node.map_or(Tier::Slow, Tier::Node);
-    let mut ranges: Vec<_> = given.map(|r| (mib(r.from_mib), mib(r.to_mib), tier(r.node))).collect();
+    let given = |range: &machine::Range| hierarchy::Range {
+        start: mib(range.from_mib),
+        end: mib(range.to_mib),
+        tier: range.node.map_or(Tier::Slow, Tier::Node),
+        channel: range.bandwidth_mb_s.map(|mb_s| Channel::new(mb_s, *machine.mhz.get_ref())),
+    };
+    let mut ranges: Vec<_> = spec.range.iter().map(|range| given(range.get_ref())).collect();
     let domains = u64::from(pcpus.domains(machine.pcpus_per_domain));
     if ranges.is_empty() && domains > 1 {
         let part = (ram.end() / domains) & !0x1f_ffff;
         ranges = (0..domains)
-            .map(|node| {
-                (
-                    node * part,
-                    if node + 1 == domains { u64::MAX } else { (node + 1) * part },
-                    Tier::Node(node as u32),
-                )
+            .map(|node| hierarchy::Range {
+                start: node * part,
+                end: if node + 1 == domains { u64::MAX } else { (node + 1) * part },
+                tier: Tier::Node(node as u32),
+                channel: None,
             })
             .collect();
     }

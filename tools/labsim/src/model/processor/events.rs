@@ -93,7 +93,7 @@ impl<M: Memory> Processor<M> {
         let asid = narrow(vmcb.asid);
         self.note_entry(asid, vmcb.agile.as_ref());
         self.host = Some(host);
-        self.side = if vmcb.nested.is_some() { Side::Nested } else { Side::Shadow };
+        self.take_side(if vmcb.nested.is_some() { Side::Nested } else { Side::Shadow });
         if asid == ASIDS - 1 && std::mem::replace(&mut self.wide_asid, vmcb.asid) != vmcb.asid {
             self.flush(asid, true, true);
         }
@@ -119,7 +119,7 @@ impl<M: Memory> Processor<M> {
     pub fn vmexit(&mut self, instructions: u64) {
         let Some(host) = self.host.take() else { return };
         self.sync(instructions);
-        self.side = Side::Host;
+        self.take_side(Side::Host);
         self.note_exit();
         self.agile = None;
         self.counters().vmexits += 1;
