@@ -49,8 +49,18 @@ pub struct Pcpu {
 
 /// The report on these processors, in the order of their numbers.
 pub fn report(about: &About, pcpus: &[Pcpu]) -> Value {
-    let About { machine, mhz, pcpus_per_domain, model, from, modelled, check, out_of_step, channels, page_trace } =
-        about;
+    let About {
+        machine,
+        mhz,
+        pcpus_per_domain,
+        model,
+        from,
+        modelled,
+        check,
+        out_of_step,
+        channels,
+        page_trace,
+    } = about;
     let domains = domains(*pcpus_per_domain, pcpus);
     let pcpus: Vec<Value> = pcpus.iter().enumerate().map(|(number, of)| pcpu(number, of)).collect();
     let mut report = json!({
@@ -239,7 +249,10 @@ mod tests {
             vec![(0..1 << 20, carried(3, (500, 1000))), (1 << 20..3 << 20, carried(1, (600, 1300))), idle];
         let report = report(&About { channels, ..ABOUT }, &[]);
         let of = |n: usize, key: &str| report["channels"][n][key].clone();
-        assert_eq!(["from_mib", "to_mib", "lines", "waits"].map(|key| of(1, key)), [1, 3, 1, 3].map(Value::from));
+        assert_eq!(
+            ["from_mib", "to_mib", "lines", "waits"].map(|key| of(1, key)),
+            [1, 3, 1, 3].map(Value::from)
+        );
         assert_eq!([0, 1, 2].map(|n| of(n, "cycles")), [800; 3].map(Value::from));
         assert_eq!([0, 1, 2].map(|n| of(n, "busy")), [0.125, 0.0625, 0.0].map(Value::from));
         assert_eq!(super::report(&ABOUT, &[])["channels"], Value::Null);

@@ -1,4 +1,4 @@
-//! Factorisations: LU of a dense matrix in blocks, without pivoting, and Cholesky of a banded one.
+//! LU factors of a dense matrix in blocks, without pivoting.
 
 use super::{Array, Heap, Watch, fold, noise};
 
@@ -106,75 +106,4 @@ pub fn lu<W: Watch>(heap: &Heap<'_, W>, rows: usize, contiguous: bool) -> u64 {
     // In the order of rows, so that both layouts have one checksum.
     let entries = (0..rows * rows).map(|n| a.data.data()[a.at(n / rows, n % rows)]);
     entries.fold(0, fold)
-}
-
-/// Columns of a panel.
-const PANEL: usize = 128;
-
-/// The lower half of a banded matrix: columns of `band + 1` entries, in panels.
-pub(super) struct Band<'a, W: Watch> {
-    panels: Vec<Array<'a, f64, W>>,
-    pub rows: usize,
-    pub band: usize,
-}
-
-impl<'a, W: Watch> Band<'a, W> {
-    /// Of the five-point stencil on a square grid of this side.
-    pub fn stencil(heap: &Heap<'a, W>, side: usize) -> Self {
-        let (rows, band) = (side * side, side);
-        let panels = (0..rows.div_ceil(PANEL)).map(|_| heap.array(PANEL * (band + 1))).collect();
-        let mut all = Self { panels, rows, band };
-        for column in 0..rows {
-            all.set(column, column, 4.0 + noise(2, column));
-            if column + 1 < rows && !(column + 1).is_multiple_of(side) {
-                all.set(column + 1, column, -1.0);
-            }
-            if column + side < rows {
-                all.set(column + side, column, -1.0);
-            }
-        }
-        all
-    }
-
-    fn place(&self, row: usize, column: usize) -> (usize, usize) {
-        (column / PANEL, column % PANEL * (self.band + 1) + row - column)
-    }
-
-    pub fn get(&self, row: usize, column: usize) -> f64 {
-        let (panel, at) = self.place(row, column);
-        self.panels[panel].get(at)
-    }
-
-    fn set(&mut self, row: usize, column: usize, value: f64) {
-        let (panel, at) = self.place(row, column);
-        self.panels[panel].set(at, value);
-    }
-
-    /// Factors it in place, column by column, each updating those on its right.
-    pub fn factor(&mut self) {
-        for k in 0..self.rows {
-            let end = (k + self.band + 1).min(self.rows);
-            let root = self.get(k, k).sqrt();
-            self.set(k, k, root);
-            for row in k + 1..end {
-                let value = self.get(row, k) / root;
-                self.set(row, k, value);
-            }
-            for column in k + 1..end {
-                let factor = self.get(column, k);
-                if factor != 0.0 {
-                    for row in column..end {
-                        let value = self.get(row, column) - factor * self.get(row, k);
-                        self.set(row, column, value);
-                    }
-                }
-            }
-        }
-    }
-}
-
-pub fn cholesky<W: Watch>(heap: &Heap<'_, W>, side: usize) -> u64 {
-    let mut a = Band::stencil(heap, side);
-    a.factor();
-    a.panels.iter().flat_map(|panel| panel.data()).fold(0, |sum, value| fold(sum, *value))
 }

@@ -1,5 +1,6 @@
 use super::{
-    dense::{Band, Matrix, entry, factor},
+    dense::{Matrix, entry, factor},
+    sparse::{Factor, Mesh, right_side},
     *,
 };
 
@@ -50,16 +51,49 @@ fn lu_is_the_matrix_again() {
 
 #[test]
 fn cholesky_is_the_matrix_again() {
-    let heap = Heap::new(&());
-    let side = 14;
-    let (a, mut l) = (Band::stencil(&heap, side), Band::stencil(&heap, side));
-    l.factor();
-    for column in 0..a.rows {
-        for row in column..(column + a.band + 1).min(a.rows) {
-            let begin = row.saturating_sub(a.band);
-            let product: f64 = (begin..=column).map(|k| l.get(row, k) * l.get(column, k)).sum();
-            assert!((product - a.get(row, column)).abs() < 1e-9, "{row} {column}");
+    for side in [2, 7, 14] {
+        let mesh = Mesh::new(side);
+        let rows = side * side;
+        let mut sorted = mesh.order.clone();
+        sorted.sort_unstable();
+        assert!(sorted.into_iter().eq(0..rows), "each node has one row");
+        let mut l = Factor::new(&Heap::new(&()), &mesh);
+        l.factor();
+        for column in 0..rows {
+            for row in column..rows {
+                let product: f64 = (0..=column).map(|k| l.at(row, k) * l.at(column, k)).sum();
+                let entry = mesh.entry(row, column).unwrap_or(0.0);
+                assert!((product - entry).abs() < 1e-9, "{side}: {row} {column}");
+            }
         }
+    }
+}
+
+#[test]
+fn cholesky_solves_as_elimination_of_a_dense_matrix_does() {
+    let (heap, side) = (Heap::new(&()), 12);
+    let mesh = Mesh::new(side);
+    let rows = side * side;
+    let mut factor = Factor::new(&heap, &mesh);
+    let mut x = heap.array(rows);
+    (0..rows).for_each(|row| x.set(row, right_side(&mesh, row)));
+    factor.factor();
+    factor.solve(&mut x);
+    // Gauss and Jordan, of the matrix beside the right side.
+    let wide = |row: usize| {
+        let entries = (0..rows).map(|column| mesh.entry(row, column).unwrap_or(0.0));
+        entries.chain([right_side(&mesh, row)]).collect::<Vec<_>>()
+    };
+    let mut dense: Vec<Vec<f64>> = (0..rows).map(wide).collect();
+    for pivot in 0..rows {
+        let by = dense[pivot].clone();
+        for (_, row) in dense.iter_mut().enumerate().filter(|(row, _)| *row != pivot) {
+            let factor = row[pivot] / by[pivot];
+            row.iter_mut().zip(&by).for_each(|(value, by)| *value -= factor * by);
+        }
+    }
+    for (row, values) in dense.iter().enumerate() {
+        assert!((values[rows] / values[row] - x.data()[row]).abs() < 1e-12, "{row}");
     }
 }
 

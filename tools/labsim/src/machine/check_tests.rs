@@ -78,7 +78,8 @@ fn impossible_memory() {
 fn impossible_bandwidth() {
     let with = |mb_s: &str| {
         let range = format!("\n[[memory.range]]\nfrom_mib = 0\nto_mib = 10\nbandwidth_mb_s = {mb_s}\n");
-        read(&(preset("westmere-x5660").unwrap().to_owned() + &range), "m.toml").map_err(|error| error.to_string())
+        read(&(preset("westmere-x5660").unwrap().to_owned() + &range), "m.toml")
+            .map_err(|error| error.to_string())
     };
     let machine = with("13440").unwrap();
     assert_eq!(machine.memory.get_ref().range[0].get_ref().bandwidth_mb_s, Some(13_440));

@@ -143,6 +143,10 @@ fn a_stream_gets_the_bandwidth_and_no_more() {
     assert_eq!(through(1), through(8));
     // Beside that, the latency of the first three lines of each page, during which nothing else is asked for.
     for cycles in [100, 400] {
-        assert!((cycles..=cycles + 3 * 900 / 64).contains(&through(cycles)), "{} of {cycles}", through(cycles));
+        assert!(
+            (cycles..=cycles + 3 * 900 / 64).contains(&through(cycles)),
+            "{} of {cycles}",
+            through(cycles)
+        );
     }
 }

@@ -50,7 +50,7 @@ const fn split(machine: Machine) -> (u64, u64) {
 
 /// The hypervisor's image is below; QEMU loads the guests' files, and SeaBIOS has its tables, at the end of low memory. Where other
 /// machines have the files, the hypervisor takes that part out.
-const FIRST: u64 = 32;
+pub const FIRST: u64 = 32;
 
 /// The machine's memory in MiB with the fast memory, where that is, and where all memory ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

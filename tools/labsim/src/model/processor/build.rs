@@ -10,9 +10,9 @@ use crate::{
     model::{
         bank::{Bank, Geometry},
         cache::Cache,
+        channel::{Carried, Channel},
         context::Control,
         dirty::Tables,
-        channel::{Carried, Channel},
         hierarchy::{self, Clock, Hierarchy, Level, MemoryMap, Tier},
         memory::{Memory, Split},
         prefetch::Prefetcher,

@@ -56,6 +56,8 @@ pub struct Setting {
     pub evict: &'static str,
     /// What says which pages are hot.
     pub policy: &'static str,
+    /// VCPUs, and processors for them.
+    pub cpus: u32,
 }
 
 /// A run of memlat.
@@ -75,6 +77,8 @@ pub struct Record {
     pub samples: String,
     /// The statistics of the guest's tiers.
     pub tiers: Value,
+    /// What came through channels of the machine's memory; null if that has none.
+    pub channels: Value,
 }
 
 impl Bench {
@@ -137,12 +141,13 @@ impl Bench {
         listen: impl FnOnce(&mut Child) -> Result<String>,
     ) -> Result<Record> {
         let dir = tempfile::tempdir().context("cannot make a folder")?;
-        let [stats, samples] = ["stats.json", "samples.jsonl"].map(|name| dir.path().join(name));
+        let [stats, samples, report] =
+            ["stats.json", "samples.jsonl", "report.json"].map(|name| dir.path().join(name));
         let mut pal = Command::new(env::current_exe().context("cannot find pal's own program")?);
         pal.args(["run", "--lab", &session.lab]).args(&session.words);
         pal.args(["--timeout", &TIMEOUT_SECONDS.to_string(), "--sample-ms", &SAMPLE_MS.to_string()]);
         pal.arg("--put").arg(format!("{}:/memlat", self.program.display()));
-        pal.arg("--stats").arg(&stats).arg("--samples").arg(&samples);
+        pal.arg("--stats").arg(&stats).arg("--samples").arg(&samples).arg("--lab-report").arg(&report);
         pal.args(named.map(|name| ["--name", name]).into_iter().flatten()).args(self.yes.then_some("--yes"));
         pal.env("PALIMPSEST_HV", &self.hypervisor).stdin(Stdio::null()).stdout(Stdio::piped());
         end_with_pal(&mut pal, Signal::TERM);
@@ -153,10 +158,16 @@ impl Bench {
             bail!("{status}: {said}");
         }
         let text = |path: &Path| fs::read_to_string(path).context("what is said of the run cannot be read");
-        let stats: Value = serde_json::from_str(&text(&stats)?).context("the statistics are not whole")?;
+        let read = |path| serde_json::from_str(&text(path)?).context("what is said of the run is not whole");
+        let (stats, report): (Value, Value) = (read(&stats)?, read(&report)?);
         let of_tiers = |line: &&str| line.contains("\"t\":\"tiers\"");
         let samples = text(&samples)?.lines().filter(of_tiers).map(|line| format!("{line}\n")).collect();
-        Ok(Record { said, samples, tiers: stats["guests"][0]["paging"]["tiers"].clone() })
+        Ok(Record {
+            said,
+            samples,
+            tiers: stats["guests"][0]["paging"]["tiers"].clone(),
+            channels: report["channels"].clone(),
+        })
     }
 }
 
@@ -183,7 +194,7 @@ impl Drop for Running {
 impl Setting {
     /// On nested tables, with what the hypervisor does by itself.
     pub const fn nested(sharing: &'static str, fast: u64) -> Setting {
-        Setting { mode: "nested", sharing, fast, evict: "lazy", policy: "threshold" }
+        Setting { mode: "nested", sharing, fast, evict: "lazy", policy: "threshold", cpus: 1 }
     }
 
     /// Whether pages move.
@@ -192,7 +203,8 @@ impl Setting {
     }
 
     fn words(self, memlat: &str) -> Vec<String> {
-        let Setting { mode, sharing, fast, evict, policy } = self;
+        let Setting { mode, sharing, fast, evict, policy, cpus } = self;
+        let cpus = cpus.to_string();
         let fast = fast.to_string();
         let mut words = vec!["--lab-from", "session", "--lab-time", "--nested-page", "4K", "--mode", mode];
         words.extend([
@@ -205,6 +217,9 @@ impl Setting {
             "--fast-policy",
             policy,
         ]);
+        if self.cpus > 1 {
+            words.extend(["--vcpus", &cpus, "--pcpus", &cpus]);
+        }
         let exec = format!("/memlat {memlat}");
         words.into_iter().chain(["--exec", &exec]).map(str::to_owned).collect()
     }
@@ -222,13 +237,15 @@ impl kept::Run for Session {
     }
 
     fn document(&self, record: &Record) -> Value {
-        json!({ "lab": self.lab, "words": self.words, "said": record.said, "samples": record.samples, "tiers": record.tiers })
+        json!({ "lab": self.lab, "words": self.words, "said": record.said, "samples": record.samples, "tiers": record.tiers,
+            "channels": record.channels })
     }
 
     fn outcome(&self, document: &Value) -> Option<Record> {
         let text = |key: &str| document[key].as_str().map(str::to_owned);
         let tiers = document["tiers"].as_object()?.clone().into();
-        Some(Record { said: text("said")?, samples: text("samples")?, tiers })
+        let channels = document["channels"].clone();
+        Some(Record { said: text("said")?, samples: text("samples")?, tiers, channels })
     }
 
     fn says(&self, record: &Record) -> String {
@@ -266,6 +283,7 @@ mod tests {
             session("a", Setting { sharing: "static", ..setting }, "load 1 2", ""),
             session("a", Setting { evict: "clock", ..setting }, "load 1 2", ""),
             session("a", Setting { policy: "histogram", ..setting }, "load 1 2", ""),
+            session("a", Setting { cpus: 2, ..setting }, "load 1 2", ""),
             session("a", setting, "load 1 3", ""),
             session("a", setting, "load 1 2", "E7"),
         ];
@@ -278,7 +296,12 @@ mod tests {
     #[test]
     fn what_was_said_comes_back() {
         let said = "memlat: 24 MiB: 300 cycles\r\nmemlat: 5 accesses, right\r\n".to_owned();
-        let record = Record { said, samples: "{}\n".into(), tiers: json!({ "moved_in": 3 }) };
+        let record = Record {
+            said,
+            samples: "{}\n".into(),
+            tiers: json!({ "moved_in": 3 }),
+            channels: json!([{ "lines": 5 }]),
+        };
         let session = session("a", Setting::nested("shares", 64), "load 1 2", "");
         let document = session.document(&record);
         assert_eq!(session.outcome(&document), Some(record.clone()));

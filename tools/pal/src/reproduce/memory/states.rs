@@ -1,6 +1,6 @@
 //! Figure 72 of the memory-region thesis: what a program gets done while the E-state of its VM goes from E7, an eighth of the fast memory,
-//! to E0, all of it. The program is memlat, whose memory fits the fast memory; E-states are set from outside, by `pal tier`. Slow memory
-//! is the lab machine's, and M2 of the thesis' table 7.
+//! to E0, all of it. The program is memlat as a store that several VCPUs ask for as much as they can; its memory fits the fast memory.
+//! E-states are set from outside, by `pal tier`. Fast memory is M0 of the thesis' table 7, slow memory M1 and M2, in latency and bandwidth.
 
 use std::{
     fmt::Write,
@@ -13,6 +13,7 @@ use std::{
 };
 
 use anyhow::{Context, Result, bail};
+use serde_json::Value;
 
 use super::{Bench, Curve, Record, Setting, line, publish};
 use crate::{
@@ -21,16 +22,44 @@ use crate::{
         ReproduceArgs,
         verdict::{Claim, claim, claims_text},
     },
+    run::fast::FIRST,
     ui::Ui,
 };
 
 pub const NAME: &str = "memory-fig72";
 pub const SHOWS: &str = "throughput as the share of fast memory grows in eight steps";
-/// How many times the throughput the thesis has at E0: of E7's, and of that without fast memory (34 ms, then 8).
+/// How many times the throughput of E7 the thesis has at E0.
 const THESIS: f64 = 4.3;
-const THESIS_OF_NONE: f64 = 4.25;
-/// Latency of the thesis' slowest memory in thousandths of that of fast memory.
-const M2: u64 = 5200;
+/// How long an operation takes there at E0, in milliseconds.
+const AT_E0_MS: u64 = 8;
+/// What M0 carries in MB/s: three channels of DDR3-1333, by Intel's specification of the thesis' X5650 and of the X5660.
+const M0_MB_S: u64 = 32_000;
+/// Slow memory: its latency and bandwidth in thousandths of M0's, by the thesis' table 7.
+#[derive(Clone, Copy)]
+struct Slow {
+    name: &'static str,
+    latency: u64,
+    bandwidth: u64,
+    /// How long an operation takes in the thesis without fast memory, in milliseconds.
+    none_ms: u64,
+}
+const M1: Slow = Slow { name: "M1", latency: 2500, bandwidth: 420, none_ms: 34 };
+const M2: Slow = Slow { name: "M2", latency: 5200, bandwidth: 200, none_ms: 42 };
+
+impl Slow {
+    fn mb_s(self) -> u64 {
+        M0_MB_S * self.bandwidth / 1000
+    }
+
+    /// How many times as long a program takes at most that does nothing but wait for memory.
+    fn most(self) -> f64 {
+        (self.latency as f64 / 1000.0).max(1000.0 / self.bandwidth as f64)
+    }
+}
+/// VCPUs, each with a thread of the program.
+const CPUS: u32 = 4;
+/// Lines of a value of the store: 1 KiB, about a record of YCSB.
+const LINES: u64 = 16;
 /// E-states, from the least memory to the most.
 const STATES: usize = 8;
 /// Intervals of memlat in which no page has been hot for long enough to move; the last of them is that without fast memory.
@@ -52,26 +81,35 @@ const PAUSE: Duration = Duration::from_millis(500);
 pub fn run(args: &ReproduceArgs, project: &Project, ui: &Ui) -> Result<u8> {
     let (bench, mut kept) = Bench::new(NAME, args, project, ui)?;
     let (lab, mib) = (&bench.lab, if args.quick { 48 } else { 64 });
-    let own = memory(lab)?;
-    let m2 = with_slow(lab, own[0] * M2 / 1000, &project.cache("reproduce")?)?;
-    let all = [("nested", lab), ("nested, M2", &m2), ("shadow", lab), ("shadow, M2", &m2)];
-    let all = &all[..if args.quick { 2 } else { 4 }];
-    let memlat = format!("latency {mib} {} {INTERVALS}", INTERVALS as u64 * INTERVAL_MS);
+    let fast = mib + BESIDE;
+    let cache = project.cache("reproduce")?;
+    let files = [M1, M2].map(|slow| with_slow(lab, slow, fast, &cache));
+    let [m1, m2] = files;
+    let slow = [(M1, m1?), (M2, m2?)];
+    let all = ["nested", "shadow"].into_iter().flat_map(|mode| slow.iter().map(move |slow| (mode, slow)));
+    let all: Vec<_> = all.take(if args.quick { 2 } else { 4 }).collect();
+    let memlat = format!("lookups {mib} {} {INTERVALS} {CPUS} {LINES}", INTERVALS as u64 * INTERVAL_MS);
     let set: Vec<_> = (0..=INTERVALS).map(state_after).collect();
-    let sessions = all.iter().map(|(name, lab)| {
-        let mode = if name.starts_with("shadow") { "shadow" } else { "nested" };
-        let setting = Setting { mode, ..Setting::nested("static", mib + BESIDE) };
-        bench.session(name, lab, setting, &memlat, &format!("{set:?}"))
+    let sessions = all.iter().map(|(mode, (slow, lab))| {
+        let setting = Setting { mode, cpus: CPUS, ..Setting::nested("static", fast) };
+        bench.session(&format!("{mode}, {}", slow.name), lab, setting, &memlat, &format!("{set:?}"))
     });
     let sessions = sessions.collect::<Result<Vec<_>>>()?;
     let records = kept.each(NAME, &sessions, 1, ui, |session| {
         let name = format!("fig72-{}", std::process::id());
         bench.perform(session, Some(&name), |run| step(&name, run))
     })?;
-    let run = |(&(name, lab), record): (&(&'static str, &String), &Record)| {
+    let run = |((mode, (slow, lab)), record): (&(&str, &(Slow, String)), &Record)| {
         let curve = record.said.lines().filter_map(line).collect();
         let pages = ["fast_frames", "hot_waiting"].map(|key| record.tiers[key].as_u64().unwrap_or(0));
-        Ok(Run { name, memory: memory(lab)?, mib, curve, pages })
+        Ok(Run {
+            name: format!("{mode}, {}", slow.name),
+            memory: memory(lab)?,
+            slow: *slow,
+            curve,
+            pages,
+            channels: record.channels.clone(),
+        })
     };
     let curves = all.iter().zip(&records).map(run).collect::<Result<Vec<_>>>()?;
     let claims: Vec<Claim> =
@@ -82,13 +120,15 @@ pub fn run(args: &ReproduceArgs, project: &Project, ui: &Ui) -> Result<u8> {
 
 /// What came out on one machine.
 struct Run {
-    name: &'static str,
+    name: String,
+    /// Cycles of an access to fast and to slow memory.
     memory: [u64; 2],
-    /// MiB that the program accesses.
-    mib: u64,
+    slow: Slow,
     curve: Curve,
     /// Pages in fast memory at the end, and hot ones in slow memory.
     pages: [u64; 2],
+    /// What came through the channels of memory.
+    channels: Value,
 }
 
 /// Cycles of an access to fast and to slow memory.
@@ -98,15 +138,26 @@ fn memory(lab: &str) -> Result<[u64; 2]> {
     Ok([memory.local, memory.slow])
 }
 
-/// A file that describes the same machine with slower slow memory.
-fn with_slow(lab: &str, cycles: u64, cache: &Path) -> Result<String> {
+/// A file that describes the same machine with `fast` MiB of M0, where `pal run --fast-mem` has them, and slow memory otherwise.
+fn with_slow(lab: &str, slow: Slow, fast: u64, cache: &Path) -> Result<String> {
     let (description, _) = crate::lab::find(lab)?;
+    let cycles = memory(lab)?[0] * slow.latency / 1000;
     let line = |line: &str| {
         if line.starts_with("slow = ") { format!("slow = {cycles}\n") } else { format!("{line}\n") }
     };
     let name = Path::new(lab).file_stem().and_then(|name| name.to_str()).unwrap_or(super::LAB);
-    let path = cache.join(format!("{name}-slow-m2.toml"));
-    let text: String = description.lines().map(line).collect();
+    let path = cache.join(format!("{name}-fig72-{}.toml", slow.name.to_lowercase()));
+    let mut text: String = description.lines().map(line).collect();
+    for (from, to, node, mb_s) in [
+        (0, FIRST, "", slow.mb_s()),
+        (FIRST, FIRST + fast, "node = 0\n", M0_MB_S),
+        (FIRST + fast, 1 << 20, "", slow.mb_s()),
+    ] {
+        let _ = write!(
+            text,
+            "\n[[memory.range]]\nfrom_mib = {from}\nto_mib = {to}\n{node}bandwidth_mb_s = {mb_s}\n"
+        );
+    }
     fs::write(&path, text).with_context(|| format!("cannot write {}", path.display()))?;
     Ok(path.display().to_string())
 }
@@ -163,58 +214,69 @@ fn states(curve: &Curve) -> Option<(u64, [u64; STATES])> {
     (none > 0 && cycles.iter().all(|cycles| *cycles > 0)).then_some((none, cycles))
 }
 
-/// What an access consists of, if at E0 all of it is in fast memory: accesses to memory, and cycles that no tier changes, those of caches,
-/// walks and instructions. Then the cycles at E7, where an eighth of the fast memory is the program's.
-fn parts(run: &Run, none: u64, last: u64) -> [f64; 3] {
-    let [fast, slow] = run.memory.map(|cycles| cycles as f64);
-    let to_memory = (none as f64 - last as f64) / (slow - fast);
-    let rest = last as f64 - to_memory * fast;
-    let there = (run.mib + BESIDE) as f64 / STATES as f64 / run.mib as f64;
-    [to_memory, rest, rest + to_memory * (fast * there + slow * (1.0 - there))]
+/// What came through the channel of slow memory that has the program's: the share of the time in which it was busy in percent, and how
+/// many cycles an access waited for it. All of the run counts.
+fn channel(run: &Run) -> Option<(f64, f64)> {
+    let channel = run.channels.as_array()?.iter().max_by_key(|channel| channel["to_mib"].as_u64())?;
+    let of = |key: &str| channel[key].as_u64().map(|number| number as f64);
+    Some((100.0 * of("busy_cycles")? / of("cycles")?.max(1.0), of("wait_cycles")? / of("lines")?.max(1.0)))
 }
 
 fn judge(run: &Run) -> Result<[Claim; 2]> {
-    let Run { name, memory: [fast, slow], curve, .. } = run;
-    let Some((none, cycles)) = states(curve) else {
-        bail!("{name}: memlat has said too little, and nothing is claimed");
+    let Run { name, slow, curve, .. } = run;
+    let (Some((none, cycles)), Some((busy, waited))) = (states(curve), channel(run)) else {
+        bail!("{name}: memlat or the lab machine's report has said too little, and nothing is claimed");
     };
     let (first, last) = (cycles[0], cycles[STATES - 1]);
     let grows = cycles.windows(2).all(|pair| pair[1] <= pair[0] + pair[0] / 20);
     let every = if grows { "with every step" } else { "not with every step" };
-    let [to_memory, rest, at_first] = parts(run, none, last);
     let ours = |was: u64, what: &str| {
         let times = was as f64 / last as f64;
         (
-            format!(
-                "{name}: {was} cycles of an access {what}, {last} at E0, {times:.2} times the throughput"
-            ),
+            format!("{name}: {was} cycles of a lookup {what}, {last} at E0, {times:.2} times the throughput"),
             times,
         )
     };
     let (of_states, times) = ours(first, "at E7");
     let (of_none, times_of_none) = ours(none, "without fast memory");
+    let wanted = slow.none_ms as f64 / AT_E0_MS as f64;
     Ok([
         claim(
             "Throughput grows gradually to 4.3 times from E7 to E0",
-            format!("{of_states}; more {every}; if all hot pages are in place, {at_first:.0} at E7"),
+            format!("{of_states}; more {every}"),
             times >= THESIS && grows,
         ),
         claim(
-            "An operation takes 34 ms without fast memory (M1; 42 ms with M2) and 8 ms at E0: 4.25 times the throughput",
-            format!(
-                "{of_none}: {to_memory:.2} accesses to memory of {fast} or {slow} cycles, and {rest:.0} cycles of caches, walks and instructions in both"
+            &format!(
+                "An operation takes {} ms without fast memory ({}) and {AT_E0_MS} ms at E0: {wanted:.2} times the throughput",
+                slow.none_ms, slow.name
             ),
-            times_of_none >= THESIS_OF_NONE,
+            format!(
+                "{of_none}; latency and bandwidth of slow memory allow {:.2} times; in the whole run it is busy {busy:.1} % of the \
+                 time, and an access waits {waited:.1} cycles for it",
+                slow.most()
+            ),
+            times_of_none >= wanted,
         ),
     ])
 }
 
 fn text(lab: &str, mib: u64, runs: &[Run], claims: &[Claim]) -> String {
+    let fast = runs.first().map_or(0, |run| run.memory[0]);
     let mut text = format!(
-        "{lab}, {mib} MiB accessed at random, {} MiB of fast memory; M2: slow memory takes 5.2 times as long as fast\n\n{:<22}  none",
+        "{lab}, a store of {mib} MiB: {CPUS} VCPUs read values of {} bytes at random; {} MiB of fast memory\n\
+         M0 (fast): {fast} cycles, {M0_MB_S} MB/s; ",
+        64 * LINES,
         mib + BESIDE,
-        "throughput of E7's"
     );
+    let mut said = Vec::new();
+    for Run { slow, memory, .. } in runs {
+        if !said.contains(&slow.name) {
+            let _ = write!(text, "{}: {} cycles, {} MB/s; ", slow.name, memory[1], slow.mb_s());
+            said.push(slow.name);
+        }
+    }
+    let _ = write!(text, "by table 7\n\n{:<22}  none", "throughput of E7's");
     for state in (0..STATES).rev() {
         let _ = write!(text, "    E{state}");
     }
@@ -236,13 +298,19 @@ fn text(lab: &str, mib: u64, runs: &[Run], claims: &[Claim]) -> String {
 
 #[cfg(test)]
 mod tests {
+    use serde_json::json;
+
     use super::*;
 
     /// A run with these cycles without fast memory and in the states.
     fn run(none: u64, states: [u64; STATES]) -> Run {
         let mut curve: Curve = vec![(0, 1), (0, none)];
         states.iter().for_each(|cycles| curve.extend([(0, 5000), (0, *cycles)]));
-        Run { name: "nested", memory: [200, 800], mib: 48, curve, pages: [12_400, 3] }
+        let channels = json!([
+            { "to_mib": 32, "lines": 5, "wait_cycles": 900, "busy_cycles": 50, "cycles": 1000 },
+            { "to_mib": 4096, "lines": 10, "wait_cycles": 25, "busy_cycles": 400, "cycles": 1000 },
+        ]);
+        Run { name: "nested, M1".into(), memory: [200, 500], slow: M1, curve, pages: [12_400, 3], channels }
     }
 
     #[test]
@@ -261,33 +329,38 @@ mod tests {
         let of = |none, last| run(none, [900, 800, 700, 600, 500, 400, 300, last]);
         let holds = |run: &Run| judge(run).unwrap().map(|claim| claim.holds);
         assert_eq!(holds(&of(900, 200)), [true, true]);
-        assert_eq!(holds(&of(1100, 250)), [false, true]);
+        assert_eq!(holds(&of(1070, 250)), [false, true]);
+        assert_eq!(holds(&Run { slow: M2, ..of(1070, 250) }), [false, false], "42 to 8");
         let less = judge(&of(1000, 250)).unwrap();
         assert_eq!(
             less[0].ours,
-            "nested: 900 cycles of an access at E7, 250 at E0, 3.60 times the throughput; more with every step; if all hot pages are in place, 891 at E7"
+            "nested, M1: 900 cycles of a lookup at E7, 250 at E0, 3.60 times the throughput; more with every step"
         );
-        // 250 = 1.25 · 200, and 1000 = 1.25 · 800.
         assert!(
-            less[1].ours.ends_with(": 1.25 accesses to memory of 200 or 800 cycles, and 0 cycles of caches, walks and instructions in both")
-                && !less[1].holds,
+            less[1].ours.ends_with(
+                "; latency and bandwidth of slow memory allow 2.50 times; in the whole run it is busy 40.0 % of the time, and an \
+                 access waits 2.5 cycles for it"
+            ) && !less[1].holds,
             "{}",
             less[1].ours
         );
-        let [to_memory, rest, at_first] = parts(&of(900, 400), 900, 400);
-        assert_eq!([to_memory * 6.0, rest * 3.0].map(f64::round), [5.0, 700.0]);
-        assert!((at_first - 827.1).abs() < 0.1, "{at_first}");
+        assert_eq!(M2.most(), 5.2);
         let not_gradual = run(900, [900, 800, 700, 600, 900, 400, 300, 200]);
         assert_eq!(holds(&not_gradual), [false, true]);
         assert!(judge(&Run { curve: Curve::new(), ..of(900, 200) }).is_err());
+        assert!(judge(&Run { channels: Value::Null, ..of(900, 200) }).is_err());
         let text = text("lab", 48, &[of(1000, 225)], &less);
         assert!(
-            text.contains("nested                  0.90  1.00  1.12  1.29  1.50  1.80  2.25  3.00  4.00\n"),
+            text.contains("nested, M1              0.90  1.00  1.12  1.29  1.50  1.80  2.25  3.00  4.00\n"),
+            "{text}"
+        );
+        assert!(
+            text.contains("M0 (fast): 200 cycles, 32000 MB/s; M1: 500 cycles, 13440 MB/s; by table 7\n"),
             "{text}"
         );
         assert!(text.contains("shape  does not hold"));
         assert!(
-            text.contains("\nnested: at E0 12400 pages are in fast memory, 3 hot ones are not\n"),
+            text.contains("\nnested, M1: at E0 12400 pages are in fast memory, 3 hot ones are not\n"),
             "{text}"
         );
     }
@@ -295,9 +368,12 @@ mod tests {
     #[test]
     fn a_machine_has_slower_slow_memory() {
         let cache = tempfile::tempdir().unwrap();
-        let [fast, slow] = memory(super::super::LAB).unwrap();
-        let path = with_slow(super::super::LAB, fast * M2 / 1000, cache.path()).unwrap();
-        let m2 = memory(&path).unwrap();
-        assert!(m2[0] == fast && m2[1] == fast * M2 / 1000 && m2[1] > slow, "{m2:?}");
+        let [fast, _] = memory(super::super::LAB).unwrap();
+        let path = with_slow(super::super::LAB, M2, 56, cache.path()).unwrap();
+        assert_eq!(memory(&path).unwrap(), [fast, fast * 52 / 10]);
+        let (_, machine) = crate::lab::find(&path).unwrap();
+        let ranges = machine.memory.get_ref().range.iter().map(|range| range.get_ref());
+        let ranges: Vec<_> = ranges.map(|range| (range.from_mib, range.node, range.bandwidth_mb_s)).collect();
+        assert_eq!(ranges, [(0, None, Some(6400)), (32, Some(0), Some(32_000)), (88, None, Some(6400))]);
     }
 }
