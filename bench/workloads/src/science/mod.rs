@@ -56,7 +56,7 @@ pub const PROGRAMS: [Program; 14] = [
     program(
         "cholesky",
         Which::Cholesky,
-        "factors the sparse matrix of a mesh of 128 by 128 nodes by supernodes, and solves a system",
+        "factors the sparse matrix of a mesh of 128 by 128 nodes by supernodes",
     ),
     program("fft", Which::Fft, "a six-step transform of 2^18 points"),
     program(

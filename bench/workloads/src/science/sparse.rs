@@ -1,5 +1,6 @@
-//! Cholesky factors of a sparse matrix by supernodes, as in SPLASH-2: columns with the same rows below them are one dense panel, and a
-//! panel that is done changes those on its right which have its rows (fan-out). Then a system is solved with them.
+//! Cholesky factors of a sparse matrix by supernodes: columns with the same rows below them are one dense panel. It is left-looking, as
+//! SPLASH-2's is where one processor has a part of the elimination tree: before a panel is factored, it takes its changes from all
+//! panels on its left that have its rows, which lists find. No system is solved, which there is only done as a test.
 //!
 //! The matrix is that of a mesh of quadrilaterals, in the order of nested dissection: a line of nodes in the middle comes behind the two
 //! halves that it separates. What is filled in is found beforehand, by the elimination tree, as only the order of the matrix decides.
@@ -192,13 +193,30 @@ impl<'a, W: Watch> Factor<'a, W> {
 
     /// Factors it in place.
     pub fn factor(&mut self) {
+        // Panels by the next one that they change, with the first of their rows that is a column there.
+        let mut waiting: Vec<Vec<(usize, usize)>> = vec![Vec::new(); self.panels.len()];
         for n in 0..self.panels.len() {
             let panel = self.panels[n];
+            while let Some((other, mut row)) = waiting[n].pop() {
+                let by = self.panels[other];
+                while self.changes(&by, row) == Some(n) {
+                    self.change(&by, row);
+                    row += 1;
+                }
+                if let Some(next) = self.changes(&by, row) {
+                    waiting[next].push((other, row));
+                }
+            }
             self.finish(&panel);
-            for column in panel.columns..panel.rows {
-                self.change(&panel, column);
+            if let Some(next) = self.changes(&panel, panel.columns) {
+                waiting[next].push((n, panel.columns));
             }
         }
+    }
+
+    /// The panel of which a row of another one is a column.
+    fn changes(&self, panel: &Panel, row: usize) -> Option<usize> {
+        (row < panel.rows).then(|| self.panel[self.numbers.get(panel.numbers + row) as usize])
     }
 
     /// The panel's own columns, which all before it have changed already.
@@ -245,43 +263,10 @@ impl<'a, W: Watch> Factor<'a, W> {
             self.set(&other, place, column, value);
         }
     }
-
-    /// Solves the system with this right side, in place.
-    pub fn solve(&self, x: &mut Array<'_, f64, W>) {
-        for panel in &self.panels {
-            for column in 0..panel.columns {
-                let value = x.get(panel.first + column) / self.get(panel, column, column);
-                x.set(panel.first + column, value);
-                for row in column + 1..panel.rows {
-                    let less = value * self.get(panel, row, column);
-                    x.change(self.numbers.get(panel.numbers + row) as usize, |old| old - less);
-                }
-            }
-        }
-        for panel in self.panels.iter().rev() {
-            for column in (0..panel.columns).rev() {
-                let mut value = x.get(panel.first + column);
-                for row in column + 1..panel.rows {
-                    let number = self.numbers.get(panel.numbers + row) as usize;
-                    value -= self.get(panel, row, column) * x.get(number);
-                }
-                x.set(panel.first + column, value / self.get(panel, column, column));
-            }
-        }
-    }
-}
-
-/// The right side of the system.
-pub(super) fn right_side(mesh: &Mesh, row: usize) -> f64 {
-    noise(5, mesh.order[row])
 }
 
 pub fn cholesky<W: Watch>(heap: &Heap<'_, W>, side: usize) -> u64 {
-    let mesh = Mesh::new(side);
-    let mut factor = Factor::new(heap, &mesh);
-    let mut x = heap.array(mesh.order.len());
-    (0..mesh.order.len()).for_each(|row| x.set(row, right_side(&mesh, row)));
+    let mut factor = Factor::new(heap, &Mesh::new(side));
     factor.factor();
-    factor.solve(&mut x);
-    x.data().iter().fold(0, |sum, value| fold(sum, *value))
+    factor.parts.iter().flat_map(|part| part.data()).fold(0, |sum, value| fold(sum, *value))
 }
