@@ -57,18 +57,18 @@ impl Slow {
     }
 }
 /// VCPUs, each with a thread of the program.
-const CPUS: u32 = 4;
+const CPUS: u32 = 2;
 /// Lines of a value of the store: 1 KiB, about a record of YCSB.
 const LINES: u64 = 16;
 /// E-states, from the least memory to the most.
 const STATES: usize = 8;
 /// Intervals of memlat in which no page has been hot for long enough to move; the last of them is that without fast memory.
-const NONE: usize = 2;
+const NONE: usize = 3;
 /// Intervals of each state: pages move in the first one, and the last one is its own.
 const EACH: usize = 2;
 const INTERVALS: usize = NONE + STATES * EACH;
 /// Milliseconds of an interval: a page that moves was hot for 2.2 s.
-const INTERVAL_MS: u64 = 1000;
+const INTERVAL_MS: u64 = 700;
 /// Fast memory beside the program's in MiB, for what else is hot.
 const BESIDE: u64 = 8;
 /// Between two attempts to reach a machine that boots.
@@ -304,7 +304,7 @@ mod tests {
 
     /// A run with these cycles without fast memory and in the states.
     fn run(none: u64, states: [u64; STATES]) -> Run {
-        let mut curve: Curve = vec![(0, 1), (0, none)];
+        let mut curve: Curve = vec![(0, 1), (0, 1), (0, none)];
         states.iter().for_each(|cycles| curve.extend([(0, 5000), (0, *cycles)]));
         let channels = json!([
             { "to_mib": 32, "lines": 5, "wait_cycles": 900, "busy_cycles": 50, "cycles": 1000 },
@@ -316,7 +316,7 @@ mod tests {
     #[test]
     fn each_state_has_its_intervals() {
         let set: Vec<_> = (0..=INTERVALS).filter_map(|over| Some((over, state_after(over)?))).collect();
-        assert_eq!(set, [(4, 6), (6, 5), (8, 4), (10, 3), (12, 2), (14, 1), (16, 0)]);
+        assert_eq!(set, [(5, 6), (7, 5), (9, 4), (11, 3), (13, 2), (15, 1), (17, 0)]);
         let cycles = [910, 820, 730, 640, 550, 460, 370, 190];
         let Run { mut curve, .. } = run(950, cycles);
         assert_eq!((curve.len(), states(&curve)), (INTERVALS, Some((950, cycles))));
