@@ -65,7 +65,7 @@ impl MemoryMap {
 pub struct Clock {
     /// Of these, what is in the counters of other sides than the one that runs.
     pub elsewhere: u64,
-    /// The time with so many stalls.
+    /// The time at these stalls.
     pub time: Box<dyn Fn(u64) -> u64 + Send>,
 }
 

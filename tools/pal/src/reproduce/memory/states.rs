@@ -67,7 +67,7 @@ const NONE: usize = 3;
 /// Intervals of each state: pages move in the first one, and the last one is its own.
 const EACH: usize = 2;
 const INTERVALS: usize = NONE + STATES * EACH;
-/// Milliseconds of an interval: a page that moves was hot for 2.2 s.
+/// Milliseconds of an interval: a page that moves was hot for 2.2 s, longer than the intervals without fast memory take.
 const INTERVAL_MS: u64 = 700;
 /// Fast memory beside the program's in MiB, for what else is hot.
 const BESIDE: u64 = 8;
