@@ -30,7 +30,6 @@ pub enum Omits {
     /// Processors do not flush pages that move to another tier.
     MoveFlush,
     /// Processors do not flush after a sample of accesses, which has cleared bits.
-    #[cfg_attr(not(test), expect(dead_code, reason = "fuzz targets have the hypervisor as it is"))]
     SampleFlush,
     /// What moves to another tier is not copied.
     LoseCopy,
