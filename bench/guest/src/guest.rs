@@ -48,9 +48,16 @@ pub fn describe() {
     }
 }
 
+/// Waits until all output has left the machine. A serial port sends for long after it was written, and would interrupt what
+/// is measured next.
+pub fn drain() {
+    // SAFETY: touches no memory. Where the output is no terminal it fails at once.
+    let _result = unsafe { libc::tcdrain(libc::STDOUT_FILENO) };
+}
+
 /// Ends the machine, after everything written has left it.
 pub fn power_off() -> ! {
-    report::drain();
+    drain();
     // SAFETY: neither call touches memory; the first one does not return if it works.
     unsafe {
         libc::reboot(libc::RB_POWER_OFF);

@@ -32,13 +32,6 @@ fn figures(name: &str, summary: &Summary) -> String {
     )
 }
 
-/// Waits until all records have left the machine. A serial port sends for long after a record was written, and would interrupt what
-/// is measured next.
-pub fn drain() {
-    // SAFETY: touches no memory. Where the output is no terminal it fails at once.
-    let _result = unsafe { libc::tcdrain(libc::STDOUT_FILENO) };
-}
-
 /// Something that was found out about the guest.
 pub fn info(name: &str, value: &str) {
     println!("{MARK}{{\"info\":{},\"value\":{}}}", quote(name), quote(value));
