@@ -21,7 +21,7 @@ use super::Shadow;
 use super::left_out::Step;
 use super::pool::PageId;
 use super::role::HOST_WRITABLE;
-use crate::arch::addr::{Gpa, Hfn, Hpa};
+use crate::arch::addr::{Gpa, Gva, Hfn, Hpa};
 use crate::mem::guest_memory::GuestMemory;
 use crate::mem::table_memory::{ENTRIES, TableMemory};
 use crate::paging::format::PteFormat;
@@ -172,10 +172,13 @@ impl<M: TableMemory, F: PteFormat> Shadow<M, F> {
         is_due && can_mark && !self.is_shared && !self.is_modelled() && self.tuning.demand
     }
 
-    /// The guest has flushed a page with an exit, because there are unsync tables. Those to which nothing happens for a number of
-    /// such flushes are write-protected again, so that the next ones need no exit.
-    pub(super) fn count_invlpg(&mut self, memory: &impl GuestMemory) {
+    /// The guest has flushed a page at `gva` with an exit, because there are unsync tables, though its own is none of them. Those to
+    /// which nothing happens for a number of such flushes are write-protected again, so that the next ones need no exit.
+    pub(super) fn count_invlpg(&mut self, memory: &impl GuestMemory, gva: Gva) {
         if !F::FILTERS_FAULTS || self.is_shared || self.unsync.is_empty() || self.pool.upper_unsync {
+            return;
+        }
+        if self.table_of_leaves(gva).is_some_and(|id| self.pool.page(id).unsync) {
             return;
         }
         self.invlpgs = self.invlpgs.saturating_add(1);

@@ -295,7 +295,7 @@ impl<M: TableMemory, F: PteFormat> Shadow<M, F> {
         self.begin();
         let gva = Gva(gva.0 & self.linear);
         self.resync_address(memory, gva);
-        self.count_invlpg(memory);
+        self.count_invlpg(memory, gva);
         self.pool.take_owed_and(self.pool.flush_of_page(gva))
     }
 
