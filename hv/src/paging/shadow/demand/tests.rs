@@ -179,3 +179,25 @@ fn with_other_vcpus_invlpg_always_exits() {
         assert!(!shadow.passes_invlpg());
     });
 }
+
+#[test]
+fn a_mark_is_cleared_with_the_tables_to_oneself() {
+    with_table(|guest, shadow| {
+        shadow.share(2, alloc::sync::Arc::new(crate::paging::shadow::tests::Silent));
+        let memory = VmMemory::new(guest.p2m, guest.host);
+        let space = AddressSpace::new(guest.p2m, &memory, &STATE);
+        let (_root, _) = shadow.load(space);
+        assert!(matches!(guest.fault(shadow, 0x1000, Access::READ), ShadowOutcome::Filled { .. }));
+        assert_eq!(guest.fault(shadow, 0x2000, Access::READ), ShadowOutcome::GuestFault(0));
+        let together = |shadow: &Shadow<&Arena, Ept>, gva| {
+            shadow.fault_together(0, space, PageFault::new(Gva(gva), Access::READ))
+        };
+        // Marked, and written before the write is taken over: what fills the entry has to clear the mark, which others read.
+        (guest.write)(TABLE + 16, USED);
+        assert_eq!(together(shadow, 0x2000), None);
+        assert!(matches!(guest.fault(shadow, 0x2000, Access::READ), ShadowOutcome::Filled { .. }));
+        // One without a mark is filled by a reader.
+        (guest.write)(TABLE + 8 * 0x20, USED);
+        assert!(matches!(together(shadow, 0x2_0000), Some(ShadowOutcome::Filled { .. })));
+    });
+}
