@@ -112,7 +112,10 @@ impl Histories {
         let first = piece * GROUPS;
         let Some(gfn) = self.first_of(first) else { return };
         if source.is_touched(gfn, sample.before) {
-            self.pieces[piece].touched = self.ticks[usize::from(sample.space.0)].number;
+            // Another address space's sample may have begun since, and has been here: what it finds next time was asked for now.
+            let own = self.ticks[usize::from(sample.space.0)].number;
+            self.number += u64::from(own != self.number);
+            self.pieces[piece].touched = self.number;
         }
         let is_touched = self.pieces[piece].touched > sample.before;
         let word = self.present[usize::from(sample.space.0) * self.stride + first / 64];

@@ -227,6 +227,26 @@ fn a_sample_in_progress_is_seen_by_those_that_it_has_reached() {
     assert_eq!(histories.history(Gfn(1024)), None);
 }
 
+/// Samples of a VM whose memory is large take parts, between which others come.
+#[test]
+fn what_a_sample_in_progress_clears_is_kept_for_those_that_have_begun_since() {
+    let mut partition = Partition::new([Gfn(0)..Gfn(1024)]).unwrap();
+    partition.start_histories().unwrap();
+    let space = partition.add_space().unwrap();
+    let _effects = partition.map(Gfn(600), space).unwrap();
+    let mut source = Accessed::default();
+    for now_ns in [SAMPLE_NS, 2 * SAMPLE_NS] {
+        let begun = partition.scan(Space::VM, now_ns, &mut source, 1);
+        let own = partition.scan(space, now_ns, &mut source, u64::MAX);
+        source.access(Gfn(600));
+        let rest = partition.scan(Space::VM, now_ns, &mut source, u64::MAX);
+        assert_eq!([begun, own, rest].map(|scan| scan.is_complete), [false, true, true]);
+        assert_eq!(source.pieces.len(), 0, "it has cleared the one bit of both");
+    }
+    let _complete = partition.scan(space, 3 * SAMPLE_NS, &mut source, u64::MAX);
+    assert_eq!(partition.histories().unwrap().history(Gfn(600)), Some(3 << 30));
+}
+
 #[test]
 fn a_working_set_weighs_frames_by_their_use() {
     let mut partition = Partition::new([Gfn(0)..Gfn(64)]).unwrap();
