@@ -101,7 +101,7 @@ mod tests {
     use crate::paging::arena::Arena;
     use crate::paging::format::{NestedAttr, ept::Ept, npt::Npt};
     use crate::paging::table::scan::AccessedSmall;
-    use crate::paging::table::{AccessBits, AccessedGroup, AccessedLarge, Found};
+    use crate::paging::table::{AccessBits, AccessedGroup, AccessedLarge, Found, Touched};
 
     const M2: u64 = 0x20_0000;
     const HOST: Hpa = Hpa(1 << 30);
@@ -173,6 +173,11 @@ mod tests {
         // Whatever is accessed there: those that were found the time before.
         let first = sample(&table);
         assert_eq!((first.is_accessed, first.is_joined, first.pages(0xff, 0x13)), (true, true, 0x13));
+        let touched = |table: &Table<F, &Arena>| {
+            let Touched { is_touched, owes } = table.take_touched(Gpa(0x7000));
+            (is_touched, owes)
+        };
+        assert_eq!(touched(&table), (true, false), "it is asked until it was found idle");
         access(&table, &arena);
         assert_eq!(sample(&table).pages(0xf0, 0x13), 0x10);
         // One that clears nothing tells the same until it is idle.
@@ -183,6 +188,7 @@ mod tests {
         );
         // Then nothing, and from then on any page may be meant.
         assert_eq!((sample(&table).pages(0xff, 0x13), peek(&table)), (0, 0));
+        assert_eq!(touched(&table), (false, false));
         access(&table, &arena);
         assert_eq!([peek(&table); 2], [0xff; 2]);
         assert_eq!(sample(&table).pages(0xff, 0x13), 0xff);
@@ -194,6 +200,7 @@ mod tests {
         let _all_bits_are_set = table.join_pieces(GpaRange::ALL, |_| true);
         table.split_joined(GpaRange::ALL);
         table.reclaim();
+        assert_eq!([touched(&table), touched(&table)], [(true, true), (false, false)], "as the leaves");
         let mut told = 0;
         let _flushed = table.harvest(piece(0), AccessBits::ACCESSED, |leaf| {
             assert_eq!(leaf.to.0, HOST.0 + leaf.gpa.0);

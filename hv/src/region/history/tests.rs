@@ -248,6 +248,48 @@ fn what_a_sample_in_progress_clears_is_kept_for_those_that_have_begun_since() {
 }
 
 #[test]
+fn what_is_not_touched_ages() {
+    let mut partition = Partition::new([Gfn(0)..Gfn(512)]).unwrap();
+    partition.start_histories().unwrap();
+    let mut source = Accessed::of([Gfn(5)]);
+    for sample in 0..33 {
+        let _complete = partition.scan(Space::VM, 0, &mut source, u64::MAX);
+        let expected = if sample < 32 { 1 << (31 - sample) } else { 0 };
+        assert_eq!(partition.histories().unwrap().history(Gfn(5)), Some(expected));
+        partition.check().unwrap();
+    }
+}
+
+/// Samples of the VM, which has frame 100, clear the one bit of the 2 MiB and leave that of frame 5, which is another's.
+#[test]
+fn what_comes_to_an_address_space_is_asked_for_in_its_next_sample() {
+    for is_pool in [false, true] {
+        let mut partition = Partition::new([Gfn(0)..Gfn(512)]).unwrap();
+        partition.start_histories_of_mapped().unwrap();
+        let space = partition.add_space().unwrap();
+        let exclude = |partition: &mut Partition, frame| {
+            let _effects = partition.map(frame, space).unwrap();
+            let _effects = partition.exclude(frame).unwrap();
+        };
+        exclude(&mut partition, Gfn(100));
+        if !is_pool {
+            let _effects = partition.map(Gfn(5), space).unwrap();
+        }
+        let mut source = Accessed::of([Gfn(5)]);
+        for _ in 0..2 {
+            let _complete = partition.scan(Space::VM, 0, &mut source, u64::MAX);
+        }
+        assert_eq!((source.pieces.len(), source.frames.len()), (0, 1));
+        match is_pool {
+            false => _ = partition.exclude(Gfn(5)).unwrap(),
+            true => partition.start_histories().unwrap(),
+        }
+        let _complete = partition.scan(Space::VM, 0, &mut source, u64::MAX);
+        assert_eq!(partition.histories().unwrap().history(Gfn(5)), Some(1 << 31), "{is_pool}");
+    }
+}
+
+#[test]
 fn a_working_set_weighs_frames_by_their_use() {
     let mut partition = Partition::new([Gfn(0)..Gfn(64)]).unwrap();
     partition.start_histories().unwrap();
