@@ -6,7 +6,7 @@
 
 use core::sync::atomic::Ordering;
 
-use super::{P2m, P2mKind};
+use super::{P2m, P2mEntry, P2mKind};
 use crate::arch::addr::{Gpa, Hfn, Hpa, PAGE_SIZE, PageSize};
 use crate::mem::table_memory::TableMemory;
 use crate::mem::tier::migration::PIECE;
@@ -44,6 +44,17 @@ fn piece(start: Gpa) -> Option<GpaRange> {
 }
 
 impl<M: TableMemory> P2m<M> {
+    /// The first frame of the 2 MiB at `gpa`, a multiple of that, if all of it can be read and lies in the same 2 MiB of host memory. Of
+    /// small leaves with one walk, whatever caches they are mapped to.
+    pub fn memory_of_piece(&self, gpa: Gpa) -> Option<Hfn> {
+        let (entry, len) = self.entry(gpa);
+        let first = entry.readable().filter(|first| first.is_aligned(SIZE.bytes()))?;
+        let follows = |n: u64, to: Hpa, kind| {
+            to.0 == first.0 + n * PAGE_SIZE && P2mEntry::new(kind, to).readable().is_some()
+        };
+        (len >= SIZE.bytes() || self.table.all_small(gpa, follows)).then_some(first.frame())
+    }
+
     /// The first frame of a piece that may move as one, and whether it is clean: all its pages are RAM in one aligned run, and alike.
     pub fn movable_piece(&self, start: Gpa) -> Option<(Hfn, bool)> {
         piece(start)?;

@@ -105,11 +105,10 @@ impl<M: TableMemory, F: PteFormat> Pool<M, F> {
             if !page.is_in_use() || page.key.level() != 2 {
                 continue;
             }
-            for index in ones(page.all_present()) {
+            for index in ones(self.accessed_entries(page)) {
                 let page = self.page(id);
                 let raw = self.memory.load(page.frame, index);
-                if raw & ACCESSED == 0 {
-                } else if raw & LARGE != 0 && !page.key.is_top() {
+                if raw & LARGE != 0 && !page.key.is_top() {
                     f(self, Hpa(raw & leaf_address(2)), 2);
                 } else {
                     let (frame, child) =
@@ -128,14 +127,28 @@ impl<M: TableMemory, F: PteFormat> Pool<M, F> {
             if !page.is_in_use() || page.key.level() != 1 {
                 continue;
             }
-            for index in ones(page.all_present()) {
-                let raw = self.memory.load(page.frame, index);
-                if raw & ACCESSED != 0 {
-                    f(self, Hpa(raw & leaf_address(1)), 1);
-                }
+            for index in ones(self.accessed_entries(page)) {
+                f(self, Hpa(self.memory.load(page.frame, index) & leaf_address(1)), 1);
             }
         }
         owes
+    }
+
+    /// Which entries of a page are present and accessed: a bit for each. Eight at a time are passed over if none is.
+    fn accessed_entries(&self, page: &Page) -> [u64; ENTRIES / 64] {
+        let mut words = page.all_present();
+        for (n, word) in words.iter_mut().enumerate() {
+            let present = core::mem::take(word);
+            for eight in (0..64).step_by(8).filter(|eight| present >> eight & 0xff != 0) {
+                let load = |bit: usize| self.memory.load(page.frame, n * 64 + eight + bit);
+                if (0..8).fold(0, |all, bit| all | load(bit)) & ACCESSED != 0 {
+                    let accessed =
+                        (0..8).fold(0, |all, bit| all | u64::from(load(bit) & ACCESSED != 0) << bit);
+                    *word |= present & accessed << eight;
+                }
+            }
+        }
+        words
     }
 
     /// Clears the accessed bit of an entry, which was `raw`.
