@@ -178,6 +178,11 @@ impl<F: PteFormat<Attr = NestedAttr>, M: TableMemory> Nested<F, M> {
         self.table.take_touched(gpa)
     }
 
+    /// Whether some pieces were not: see [`Table::is_idle`].
+    pub fn is_idle(&self, first: Gpa, pieces: u64) -> bool {
+        self.table.is_idle(first, pieces)
+    }
+
     /// What a joined leaf tells without a change: see [`Table::joined_leaf`].
     pub fn joined_leaf(&self, gpa: Gpa) -> Option<AccessedLarge> {
         self.table.joined_leaf(gpa)

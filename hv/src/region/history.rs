@@ -24,7 +24,8 @@ use alloc::vec::Vec;
 use core::ops::Range;
 
 use self::planes::Counters;
-pub use self::scan::{AccessSource, Asked, Scan};
+pub(in crate::region) use self::scan::Regions;
+pub use self::scan::{AccessSource, Asked, Scan, TOGETHER};
 use super::{Rid, Space};
 use crate::arch::addr::Gfn;
 use crate::mem::pieces::{OutOfMemory, Pieces};

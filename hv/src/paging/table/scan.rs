@@ -2,6 +2,7 @@
 
 use super::{Found, Leaf, MapError, ROOT_LEVEL, Table, TableMemory, index, is_page_aligned, leaf, parts};
 use crate::arch::addr::{Gpa, Hfn, Hpa, PageSize};
+use crate::mem::table_memory::ENTRIES;
 use crate::paging::format::{Entry, PteFormat};
 use crate::paging::range::{Flush, GpaRange};
 
@@ -156,6 +157,21 @@ impl<F: PteFormat, M: TableMemory> Table<F, M> {
         Touched {
             is_touched: raw & F::ACCESSED != 0 || !is_table && is_joined,
             owes: is_table && self.take_accessed_of(table, at, 0) != 0,
+        }
+    }
+
+    /// Whether [`take_touched`](Self::take_touched) would find that none of the `pieces` of 2 MiB from `first` on, whose entries are in one
+    /// table, was touched, and clear nothing. `false` where one leaf is larger than a piece.
+    pub fn is_idle(&self, first: Gpa, pieces: u64) -> bool {
+        match self.above_piece(first) {
+            None => false,
+            Some((table, level)) => {
+                let at = index(first, level);
+                let all = at..ENTRIES.min(at + pieces as usize);
+                level == 2
+                    && all.fold(0, |all, at| all | self.memory.load(table, at)) & (F::ACCESSED | F::JOINED)
+                        == 0
+            }
         }
     }
 

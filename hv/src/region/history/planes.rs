@@ -20,9 +20,23 @@ impl Counters {
         self.0.iter().rev().fold(0, |count, plane| count << 1 | (plane >> bit & 1) as u8)
     }
 
+    /// That of one frame, and which have the same.
+    pub fn alike(&self, bit: u32) -> (u8, u64) {
+        let (mut count, mut differs) = (0, 0);
+        for (n, plane) in self.0.iter().enumerate() {
+            let one = plane >> bit & 1;
+            count |= (one as u8) << n;
+            differs |= plane ^ one.wrapping_neg();
+        }
+        (count, !differs)
+    }
+
     /// Adds one to those of a mask.
     pub fn add(&mut self, mut mask: u64) {
         for plane in &mut self.0 {
+            if mask == 0 {
+                break;
+            }
             (*plane, mask) = (*plane ^ mask, *plane & mask);
         }
     }
@@ -30,6 +44,9 @@ impl Counters {
     /// Takes one from those of a mask.
     pub fn subtract(&mut self, mut mask: u64) {
         for plane in &mut self.0 {
+            if mask == 0 {
+                break;
+            }
             (*plane, mask) = (*plane ^ mask, !*plane & mask);
         }
     }
@@ -37,12 +54,6 @@ impl Counters {
     /// Those of a mask become 0.
     pub fn clear(&mut self, mask: u64) {
         self.0.iter_mut().for_each(|plane| *plane &= !mask);
-    }
-
-    /// Which are `wanted`.
-    pub fn equal(&self, wanted: u8) -> u64 {
-        let differs = |(n, plane): (usize, &u64)| if wanted >> n & 1 == 1 { !plane } else { *plane };
-        !self.0.iter().enumerate().map(differs).fold(0, |all, some| all | some)
     }
 
     /// Which are `least` or more.
@@ -69,6 +80,15 @@ fn zero_bytes(word: u64) -> u8 {
     ((!set >> 7).wrapping_mul(0x0102_0408_1020_4080) >> 56) as u8
 }
 
+/// How many ones a word has. Most often all, or none, and not all processors count them with one instruction.
+pub fn number(word: u64) -> u32 {
+    match word {
+        0 => 0,
+        u64::MAX => u64::BITS,
+        _ => word.count_ones(),
+    }
+}
+
 /// The places of the ones of a word, lowest first.
 pub fn bits(mut word: u64) -> impl Iterator<Item = u32> {
     core::iter::from_fn(move || {
@@ -92,6 +112,7 @@ mod tests {
             }
             let expected = (0..64).fold(0u64, |mask, n| mask | u64::from(bytes[n] == wanted) << n);
             prop_assert_eq!(equal_bytes(&bytes, wanted), expected);
+            prop_assert_eq!([expected, !0, 0].map(number), [expected, !0, 0].map(u64::count_ones));
             prop_assert_eq!(bits(expected).fold(0u64, |mask, bit| mask | 1 << bit), expected);
         }
 
@@ -122,8 +143,11 @@ mod tests {
                 prop_assert_eq!(counters.any(), where_plain(&plain, &|count| count != 0));
             }
             (0..64).for_each(|n| assert_eq!(counters.get(n), plain[n as usize]));
+            (0..64).for_each(|n| {
+                let own = plain[n as usize];
+                assert_eq!(counters.alike(n), (own, where_plain(&plain, &|count| count == own)));
+            });
             for value in 0..=33 {
-                prop_assert_eq!(counters.equal(value), where_plain(&plain, &|count| count == value));
                 prop_assert_eq!(counters.from(value), where_plain(&plain, &|count| count >= value));
             }
         }

@@ -2,8 +2,8 @@
 
 use core::ops::Range;
 
-use super::planes::{bits, equal_bytes};
-use super::{GROUP, GROUPS, Histories, SAMPLE_NS, SAMPLES, class};
+use super::planes::{bits, equal_bytes, number};
+use super::{GROUP, GROUPS, Histories, PIECE, Piece, SAMPLE_NS, SAMPLES, class};
 use crate::arch::addr::Gfn;
 use crate::region::{Rid, Space};
 
@@ -18,12 +18,33 @@ pub trait AccessSource {
     /// nothing there.
     fn is_touched(&mut self, first: Gfn, before: u64) -> bool;
 
+    /// Whether `is_touched` would say no for each of the [`TOGETHER`] pieces of 2 MiB from `first` on, a multiple of so many. One answer
+    /// costs less than those; what it is too much to ask, as here, is not known.
+    fn is_idle(&self, _first: Gfn) -> bool {
+        false
+    }
+
     /// Reads and clears the access bits of frames among the 64 from `first` on, a multiple of 64. Returns those that were accessed since
     /// the last time; what was not asked for is ignored.
     ///
     /// Frames are asked for in ascending order. A large leaf counts for all its frames, so that its bit is to be cleared once in a
     /// sample.
     fn take_accessed(&mut self, first: Gfn, asked: Asked) -> u64;
+}
+
+/// Pieces of 2 MiB that [`AccessSource::is_idle`] tells of.
+pub const TOGETHER: u64 = 8;
+
+/// The regions that frames are in.
+pub(in crate::region) trait Regions {
+    /// That of one frame; `None`: it is no RAM.
+    fn region_of(&self, gfn: Gfn) -> Option<Rid>;
+
+    /// Calls `f` with frames of `some` among the 64 from `first` on, those that are RAM, and theirs.
+    fn each(&self, first: Gfn, some: u64, f: impl FnMut(u32, Rid));
+
+    /// Whether that of the 64 frames from `first` on is the same.
+    fn is_one(&self, first: Gfn) -> bool;
 }
 
 /// Which of 64 frames a sample asks for: bit `n` stands for the frame `first + n`.
@@ -68,13 +89,13 @@ impl Histories {
 
     /// Takes a sample of an address space, or goes on with it: for pieces of 2 MiB until `most` of them and of groups in them have been
     /// looked at, at least one piece and at most seven groups more. Intervals that have been missed are left out: nothing is known of them.
-    pub fn scan(
+    pub(in crate::region) fn scan(
         &mut self,
         space: Space,
         virtual_ns: u64,
         source: &mut impl AccessSource,
         most: u64,
-        region_of: impl Fn(Gfn) -> Option<Rid>,
+        regions: &impl Regions,
     ) -> Scan {
         let ticks = &mut self.ticks[usize::from(space.0)];
         if ticks.next.is_none() {
@@ -88,30 +109,50 @@ impl Histories {
         let sample = Sample { space, plane: usize::from(ticks.plane), before: ticks.before };
         let mut from = ticks.next.unwrap_or(0);
         let mut done = Scan::default();
+        // The source has told that nothing was touched before this place.
+        let mut idle = from;
         while done.groups + done.pieces < most.max(1)
             && let Some(place) = self.next_present(space, from)
         {
-            self.sample_piece(&sample, place / GROUPS, source, &region_of, &mut done);
-            from = (place / GROUPS + 1) * GROUPS;
+            let piece = place / GROUPS;
+            if place >= idle && self.is_idle_from(piece, source) {
+                idle = (piece + TOGETHER as usize) * GROUPS;
+            }
+            from = (piece + 1) * GROUPS;
+            done.pieces += 1;
+            let is_idle = place < idle;
+            let Piece { used, touched, .. } = self.pieces[piece];
+            if !is_idle || used != 0 || touched > sample.before {
+                self.sample_piece(&sample, (piece, is_idle), source, regions, &mut done);
+            }
         }
         done.is_complete = self.next_present(space, from).is_none();
         self.ticks[usize::from(space.0)].next = (!done.is_complete).then_some(from);
         done
     }
 
-    /// Takes the sample of the groups of a piece in which the address space may have frames.
+    /// Whether nothing was touched in this piece and those behind it that the source tells of together, all of them in one run.
+    fn is_idle_from(&self, piece: usize, source: &impl AccessSource) -> bool {
+        let place = piece * GROUPS;
+        let Some(run) = self.runs.iter().rev().find(|run| run.place <= place) else { return false };
+        let group = (place - run.place) as u64;
+        let (first, groups) = ((run.first + group) * GROUP, TOGETHER * GROUPS as u64);
+        first.is_multiple_of(TOGETHER * PIECE) && group + groups <= run.groups && source.is_idle(Gfn(first))
+    }
+
+    /// Takes the sample of the groups of a piece in which the address space may have frames, and whether it is idle: nothing was touched
+    /// there since the source was asked last, for any address space.
     fn sample_piece(
         &mut self,
         sample: &Sample,
-        piece: usize,
+        (piece, is_idle): (usize, bool),
         source: &mut impl AccessSource,
-        region_of: &impl Fn(Gfn) -> Option<Rid>,
+        regions: &impl Regions,
         done: &mut Scan,
     ) {
-        done.pieces += 1;
         let first = piece * GROUPS;
         let Some(gfn) = self.first_of(first) else { return };
-        if source.is_touched(gfn, sample.before) {
+        if !is_idle && source.is_touched(gfn, sample.before) {
             // Another address space's sample may have begun since, and has been here: what it finds next time was asked for now.
             let own = self.ticks[usize::from(sample.space.0)].number;
             self.number += u64::from(own != self.number);
@@ -127,7 +168,7 @@ impl Histories {
             let place = first + n as usize;
             let first = Gfn(gfn.0 + u64::from(n) * GROUP);
             let source = if is_touched { Some(&mut *source) } else { None };
-            self.sample_group(sample, (place, first), source, is_second, region_of, done);
+            self.sample_group(sample, (place, first), source, is_second, regions, done);
         }
     }
 
@@ -170,7 +211,7 @@ impl Histories {
         (place, first): (usize, Gfn),
         source: Option<&mut impl AccessSource>,
         is_second: bool,
-        region_of: impl Fn(Gfn) -> Option<Rid>,
+        regions: &impl Regions,
         done: &mut Scan,
     ) {
         done.groups += 1;
@@ -186,26 +227,53 @@ impl Histories {
         let last = self.planes[place][(sample.plane + SAMPLES - 1) % SAMPLES];
         let accessed = source
             .map_or(0, |source| source.take_accessed(first, Asked { wanted: own, last, is_second }) & own);
-        done.accessed += u64::from(accessed.count_ones());
+        done.accessed += u64::from(number(accessed));
         let changed = (old & own) ^ accessed;
         if changed == 0 {
             return;
         }
-        let flipped = match self.region_of_group((place, first), changed, &region_of) {
+        let flipped = match self.region_of_group((place, first), changed, regions) {
             Some(rid) => {
                 self.count(place, rid, changed, accessed);
                 changed
             }
-            None => bits(changed).fold(0, |flipped, bit| {
-                // A piece at the end of a range has places for frames that are no RAM.
-                let Some(rid) = region_of(Gfn(first.0 + u64::from(bit))) else { return flipped };
-                self.count(place, rid, 1 << bit, accessed);
-                flipped | 1 << bit
-            }),
+            None => self.count_each((place, first), changed, accessed, regions),
         };
         self.planes[place][sample.plane] ^= flipped;
-        done.changed += u64::from(flipped.count_ones());
-        self.mark_used(place);
+        done.changed += u64::from(number(flipped));
+        if flipped & accessed != 0 {
+            self.pieces[place / GROUPS].used |= 1 << (place % GROUPS);
+        } else {
+            self.mark_used(place);
+        }
+    }
+
+    /// The frames `changed` of a group, which are in several regions, have one more or one less. Those of them that are RAM: a piece at the
+    /// end of a range has places for others.
+    fn count_each(
+        &mut self,
+        (place, first): (usize, Gfn),
+        changed: u64,
+        accessed: u64,
+        regions: &impl Regions,
+    ) -> u64 {
+        let mut flipped = 0;
+        let (ones, histograms) = (&mut self.ones[place], &mut self.histograms);
+        regions.each(first, changed, |bit, rid| {
+            flipped |= 1 << bit;
+            let before = ones.get(bit);
+            let after = if accessed >> bit & 1 == 1 { before + 1 } else { before.saturating_sub(1) };
+            let histogram = &mut histograms[rid.index()];
+            if before != 0 {
+                histogram[class(before)] -= 1;
+            }
+            if after != 0 {
+                histogram[class(after)] += 1;
+            }
+        });
+        ones.add(flipped & accessed);
+        ones.subtract(flipped & !accessed);
+        flipped
     }
 
     /// The region that all frames of a group are in, one of which is among `some`.
@@ -213,15 +281,15 @@ impl Histories {
         &mut self,
         (place, first): (usize, Gfn),
         some: u64,
-        region_of: impl Fn(Gfn) -> Option<Rid>,
+        regions: &impl Regions,
     ) -> Option<Rid> {
         let (piece, bit) = (&mut self.pieces[place / GROUPS], 1 << (place % GROUPS));
         if piece.mixed & bit != 0 {
             return None;
         }
-        let one = region_of(Gfn(first.0 + u64::from(some.trailing_zeros())));
+        let one = regions.region_of(Gfn(first.0 + u64::from(some.trailing_zeros())));
         if piece.uniform & bit == 0 {
-            let is_uniform = (first.0..first.0 + GROUP).all(|gfn| region_of(Gfn(gfn)) == one);
+            let is_uniform = regions.is_one(first);
             let known = if is_uniform { &mut piece.uniform } else { &mut piece.mixed };
             *known |= bit;
             return one.filter(|_| is_uniform);
@@ -235,11 +303,10 @@ impl Histories {
         let mut left = changed;
         // Those with the same number together.
         while left != 0 {
-            let before = ones.get(left.trailing_zeros());
-            let equal = left & ones.equal(before);
+            let (before, alike) = ones.alike(left.trailing_zeros());
+            let equal = left & alike;
             left &= !equal;
-            let more = (equal & accessed).count_ones();
-            let less = equal.count_ones() - more;
+            let (more, less) = (number(equal & accessed), number(equal & !accessed));
             // Frames without ones are not counted, and 31 and 32 ones are one class.
             if before != 0 {
                 histogram[class(before)] -= more + less;

@@ -5,7 +5,7 @@ use core::ops::Range;
 use super::{Owner, Partition, Rid, Space};
 use crate::arch::addr::Gfn;
 use crate::mem::pieces::OutOfMemory;
-use crate::region::history::{AccessSource, Histories, Scan};
+use crate::region::history::{AccessSource, GROUP, Histories, Regions, Scan};
 
 impl Partition {
     /// Histories of all frames, from now on. Without them nothing is known of working sets, and scans do nothing.
@@ -73,7 +73,7 @@ impl Partition {
         let Some(mut histories) = self.histories.take() else {
             return Scan { is_complete: true, ..Scan::default() };
         };
-        let done = histories.scan(space, virtual_ns, source, groups, |gfn| self.region_of(gfn).ok());
+        let done = histories.scan(space, virtual_ns, source, groups, self);
         self.histories = Some(histories);
         done
     }
@@ -109,5 +109,38 @@ impl Partition {
             (self.gfn(slot as u32), rid, self.sampled_with(rid))
         });
         self.histories.as_ref().map_or(Ok(()), |histories| histories.check(frames))
+    }
+}
+
+impl Regions for Partition {
+    fn region_of(&self, gfn: Gfn) -> Option<Rid> {
+        Partition::region_of(self, gfn).ok()
+    }
+
+    fn each(&self, first: Gfn, some: u64, mut f: impl FnMut(u32, Rid)) {
+        let slot = self.slot_of_group(first);
+        for bit in (0..GROUP as u32).filter(|bit| some >> bit & 1 != 0) {
+            let rid = match slot {
+                Some(slot) => Some(self.frames[slot + bit as usize].region()),
+                None => Regions::region_of(self, Gfn(first.0 + u64::from(bit))),
+            };
+            rid.into_iter().for_each(|rid| f(bit, rid));
+        }
+    }
+
+    fn is_one(&self, first: Gfn) -> bool {
+        self.slot_of_group(first).is_some_and(|slot| {
+            let rid = self.frames[slot].region();
+            let mut all = self.frames.slices(slot..slot + GROUP as usize).flatten();
+            all.all(|frame| frame.region() == rid)
+        })
+    }
+}
+
+impl Partition {
+    /// The number of the first of 64 frames in the records, if theirs are side by side: all are in one range of RAM.
+    fn slot_of_group(&self, first: Gfn) -> Option<usize> {
+        let (slot, last) = (self.slot(first).ok()?, self.slot(Gfn(first.0 + GROUP - 1)).ok()?);
+        (u64::from(last - slot) == GROUP - 1).then_some(slot as usize)
     }
 }

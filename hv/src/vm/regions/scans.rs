@@ -22,7 +22,7 @@ use crate::paging::shadow::{Shadow, TlbFlush};
 use crate::paging::table::{AccessedGroup, AccessedLarge, Touched};
 use crate::paging::tree_key::TreeKey;
 use crate::region::Space;
-use crate::region::history::{AccessSource, Asked, GROUP, PIECE, Scan};
+use crate::region::history::{AccessSource, Asked, GROUP, PIECE, Scan, TOGETHER};
 use crate::region::partition::Partition;
 use crate::vm::{HostMemory, MapChanges, Vm};
 
@@ -151,16 +151,18 @@ impl<'a, F: PteFormat<Attr = NestedAttr>, M: TableMemory> Tables<'a, F, M> {
     /// The same through shadow tables, in a sample after that with the number `before`.
     fn is_touched_shadow(&mut self, at: Gpa, before: u64) -> bool {
         let Some((p2m, shadow)) = &self.shadow else { return false };
-        (self.whole, self.before) = (None, before);
+        (self.whole, self.before) = (p2m.memory_of_piece(at).map(|first| (at, first)), before);
+        // What is asked is known of 2 MiB of host memory together.
+        if let Some((_, first)) = self.whole {
+            return shadow.touched(first, before) != 0;
+        }
         let (mut any, mut n) = (false, 0);
         while n < LARGE && !any {
             let (entry, bytes) = p2m.run(Gpa(at.0 + (n << PAGE_SHIFT)), (LARGE - n) << PAGE_SHIFT);
             let mut pages = (bytes >> PAGE_SHIFT).max(1);
             if let Some(first) = entry.readable().map(Hpa::frame) {
-                // What is asked is known of 2 MiB of host memory together.
                 pages = pages.min(LARGE - first.0 % LARGE);
                 any = shadow.touched(first, before) != 0;
-                self.whole = (pages == LARGE).then_some((at, first));
             }
             n += pages;
         }
@@ -226,6 +228,12 @@ impl<F: PteFormat<Attr = NestedAttr>, M: TableMemory> AccessSource for Tables<'_
     fn is_touched(&mut self, first: Gfn, before: u64) -> bool {
         // Both have bits to be cleared.
         self.is_touched_nested(first.base()) | self.is_touched_shadow(first.base(), before)
+    }
+
+    fn is_idle(&self, first: Gfn) -> bool {
+        // Shadow tables are asked by frames of the host, which need not lie side by side.
+        let Some(nested) = self.nested.filter(|_| self.shadow.is_none()) else { return false };
+        nested.iter().all(|(_, tree)| tree.is_idle(first.base(), TOGETHER))
     }
 
     fn take_accessed(&mut self, first: Gfn, asked: Asked) -> u64 {
