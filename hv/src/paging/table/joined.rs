@@ -224,6 +224,35 @@ mod tests {
         pieces_are_joined_and_split::<Ept>();
     }
 
+    fn eight_pieces_are_idle_where_none_was_touched<F: PteFormat<Attr = NestedAttr>>() {
+        let arena = Arena::new(20);
+        let mut table = Table::<F, _>::new(&arena, PageSize::Size2M).unwrap();
+        let _nothing_was_there =
+            table.map(GpaRange::new(Gpa(0), 16 * M2).unwrap(), HOST, NestedAttr::RAM).unwrap();
+        let _same = table.split(piece(3), PageSize::Size4K).unwrap();
+        let entries = table.find_above(Gpa(0), 2);
+        let is_touched = |n: usize| arena.load(entries, n) & F::ACCESSED != 0;
+        let idle = |table: &Table<F, &Arena>| [0, 8].map(|n| table.is_idle(Gpa(n * M2), 8));
+        (0..16).filter(|n| is_touched(*n)).for_each(|n| {
+            arena.store(entries, n, arena.load(entries, n) & !F::ACCESSED);
+        });
+        assert_eq!(idle(&table), [true; 2]);
+        for n in [0, 3, 7] {
+            arena.store(entries, n, arena.load(entries, n) | F::ACCESSED);
+            assert_eq!(idle(&table), [false, true], "{n}");
+            arena.store(entries, n, arena.load(entries, n) & !F::ACCESSED);
+        }
+        arena.store(entries, 9, arena.load(entries, 9) | F::JOINED);
+        assert_eq!(idle(&table), [true, false], "joined leaves are asked");
+        assert!(!table.is_idle(Gpa(1 << 40), 8), "nothing is known where nothing is");
+    }
+
+    #[test]
+    fn eight_pieces_are_idle_in_both_formats() {
+        eight_pieces_are_idle_where_none_was_touched::<Npt>();
+        eight_pieces_are_idle_where_none_was_touched::<Ept>();
+    }
+
     #[test]
     fn leaves_stay_small_where_all_are() {
         let arena = Arena::new(10);

@@ -1,5 +1,7 @@
 //! Random samples and moves, beside a model that keeps a word for each frame and counts everything again.
 
+mod idle;
+
 use std::collections::{BTreeMap, BTreeSet};
 
 use proptest::prelude::*;
@@ -37,6 +39,11 @@ impl AccessSource for Accessed {
     fn is_touched(&mut self, first: Gfn, _before: u64) -> bool {
         assert_eq!(first.0 % PIECE, 0);
         self.pieces.remove(&(first.0 / PIECE))
+    }
+
+    fn is_idle(&self, first: Gfn) -> bool {
+        assert_eq!(first.0 % (TOGETHER * PIECE), 0);
+        self.pieces.range(first.0 / PIECE..first.0 / PIECE + TOGETHER).next().is_none()
     }
 
     fn take_accessed(&mut self, first: Gfn, Asked { wanted, .. }: Asked) -> u64 {
