@@ -18,7 +18,7 @@ pub trait AccessSource {
     /// nothing there.
     fn is_touched(&mut self, first: Gfn, before: u64) -> bool;
 
-    /// Whether `is_touched` would say no for each of the [`TOGETHER`] pieces of 2 MiB from `first` on, a multiple of so many. One answer
+    /// Whether `is_touched` would say no for each of the [`TOGETHER`] pieces of 2 MiB from `first` on, a multiple of this many. One answer
     /// costs less than those; what it is too much to ask, as here, is not known.
     fn is_idle(&self, _first: Gfn) -> bool {
         false
