@@ -264,8 +264,8 @@ fn gains(context: &Context) -> Result<()> {
     ensure!(picoseconds < 50_000, "{picoseconds} ps for an access: {said}{regions}");
     seen(context, &samples, count("region_moves"))?;
     // Both processors count, and what they wait for each other. 2915 to 2937 in four runs, on a machine with five times as much to do as it
-    // has processors. 3000 is the goal.
-    ensure!((100..=3_000).contains(&count("move_instructions")), "{regions}");
+    // has processors. 3000 is the goal; a tenth more is for waits on machines that are slower still.
+    ensure!((100..=3_300).contains(&count("move_instructions")), "{regions}");
     Ok(())
 }
 
