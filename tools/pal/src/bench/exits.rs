@@ -15,8 +15,8 @@ use super::{
 };
 
 /// The guest's words for the batches as they are (one that it does not know) and for twice as many, as they follow the rows. They are of
-/// one length, as the kernels' command lines are then, so that both boots do the same on QEMU. On Bochs some thousand cycles differ all
-/// the same, and with them what a boot does until a clock says something.
+/// one length, as the kernels' command lines are then, so that both boots differ by some nanoseconds on QEMU. On Bochs it is some thousand
+/// cycles, and with them what a boot does until a clock says something.
 const ONCE: &str = " usual";
 const TWICE: &str = " twice";
 
