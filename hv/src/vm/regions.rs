@@ -230,10 +230,8 @@ impl<F: PteFormat<Attr = NestedAttr>, M: HostMemory> Vm<F, M> {
         records.micro.begin(rid).map_err(|_| NotPlaced::NoMemory)?;
         self.divide(work).map_err(|_| NotPlaced::NoMemory)?;
         let _performed_as_a_whole = records.guest.partition_mut().localise(rid, domain)?;
-        let partition = records.guest.partition();
-        self.set_homes(vcpu, work, partition, partition.frames_of(rid)).map_err(|_| {
+        self.follow_region(vcpu, work, records, rid).inspect_err(|_| {
             let _global_regions_close_nothing = self.globalise(vcpu, work, records, rid);
-            NotPlaced::NoMemory
         })
     }
 
@@ -249,8 +247,7 @@ impl<F: PteFormat<Attr = NestedAttr>, M: HostMemory> Vm<F, M> {
         rid: Rid,
     ) -> Result<MapChanges, NotPlaced> {
         let _performed_as_a_whole = records.guest.partition_mut().globalise(rid)?;
-        let partition = records.guest.partition();
-        self.set_homes(vcpu, work, partition, partition.frames_of(rid)).map_err(|_| NotPlaced::NoMemory)
+        self.follow_region(vcpu, work, records, rid)
     }
 
     /// Opens a region that is mapped to a cache, until it is mapped to one again.
@@ -265,6 +262,17 @@ impl<F: PteFormat<Attr = NestedAttr>, M: HostMemory> Vm<F, M> {
         rid: Rid,
     ) -> Result<MapChanges, NotPlaced> {
         let _performed_as_a_whole = records.guest.partition_mut().open(rid)?;
+        self.follow_region(vcpu, work, records, rid)
+    }
+
+    /// Has the tables follow where the frames of a region may be used now.
+    fn follow_region(
+        &self,
+        vcpu: u32,
+        work: &mut u32,
+        records: &Records,
+        rid: Rid,
+    ) -> Result<MapChanges, NotPlaced> {
         let partition = records.guest.partition();
         self.set_homes(vcpu, work, partition, partition.frames_of(rid)).map_err(|_| NotPlaced::NoMemory)
     }
