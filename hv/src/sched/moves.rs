@@ -53,11 +53,10 @@ impl<P: Policy> Scheduler<P> {
             let queue = self.pcpus[pcpu.index()].queue.lock();
             queue.waiting.len() + usize::from(queue.current.is_some())
         };
-        let has_choice = of.bits() & of.bits().wrapping_sub(1) != 0;
-        idle.into_iter().next().or_else(|| match has_choice {
-            true => of.into_iter().min_by_key(waiting),
+        idle.into_iter().next().or_else(|| match of.len() {
             // No lock is waited for.
-            false => of.into_iter().next(),
+            0 | 1 => of.into_iter().next(),
+            _ => of.into_iter().min_by_key(waiting),
         })
     }
 
