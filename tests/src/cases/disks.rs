@@ -59,25 +59,7 @@ fn killed(context: &Context) -> Result<()> {
                    head -c $((n * 3001 % 90000)) /blob > /file$((n % 7)); mkdir -p /d$((n % 5))/e; rm -rf /d$((n % 3))\n\
                    if [ $n = 20 ]; then cp /etc/motd /safe; sync; echo safe; fi; done";
     let disk = format!("{image}:rw");
-    let mut child = Command::new(&context.pal)
-        .arg("run")
-        .args(context.place())
-        .args(["--disk", &disk, "--append", "root=/dev/vda", "--exec", command])
-        .stdin(Stdio::null())
-        .stdout(Stdio::piped())
-        .spawn()?;
-    let mut line = String::new();
-    BufReader::new(child.stdout.take().context("no output")?).read_line(&mut line)?;
-    // It goes on writing.
-    sleep(Duration::from_millis(500));
-    child.kill()?;
-    child.wait()?;
-    ensure!(line == "safe\n", "{line:?}");
-    let start = Instant::now();
-    while runs_with(&image) {
-        ensure!(start.elapsed() < Duration::from_secs(120), "QEMU outlives pal");
-        sleep(Duration::from_millis(20));
-    }
+    kill_a_run(context, &["--disk", &disk, "--append", "root=/dev/vda"], command, "safe")?;
     let (status, said) = e2fs("e2fsck", &["-fy", &image])?;
     ensure!(matches!(status, Some(0 | 1)), "e2fsck: {status:?}\n{said}");
     ensure!(e2fs("e2fsck", &["-fn", &image])?.0 == Some(0), "not repaired");
@@ -87,8 +69,36 @@ fn killed(context: &Context) -> Result<()> {
     Ok(())
 }
 
+/// Runs a guest until it prints `line`, and kills pal a moment later, while the guest goes on; QEMU ends with it.
+pub fn kill_a_run(context: &Context, options: &[&str], command: &str, line: &str) -> Result<()> {
+    let scratch = context.path("scratch");
+    fs::create_dir_all(&scratch)?;
+    let mut child = Command::new(&context.pal)
+        .arg("run")
+        .args(context.place())
+        .args(options)
+        .args(["--exec", command])
+        .env("TMPDIR", &scratch)
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .spawn()?;
+    let mut first = String::new();
+    BufReader::new(child.stdout.take().context("no output")?).read_line(&mut first)?;
+    sleep(Duration::from_millis(500));
+    let has_ended = child.try_wait()?;
+    child.kill()?;
+    child.wait()?;
+    ensure!(first.strip_suffix('\n') == Some(line) && has_ended.is_none(), "{first:?}, {has_ended:?}");
+    let start = Instant::now();
+    while runs_with(&scratch) {
+        ensure!(start.elapsed() < Duration::from_secs(120), "QEMU outlives pal");
+        sleep(Duration::from_millis(20));
+    }
+    Ok(())
+}
+
 /// Whether a process has this word in its command line.
-pub fn runs_with(word: &str) -> bool {
+fn runs_with(word: &str) -> bool {
     let processes = fs::read_dir("/proc").into_iter().flatten().flatten();
     let lines = processes.filter_map(|process| fs::read(process.path().join("cmdline")).ok());
     lines.into_iter().any(|line| String::from_utf8_lossy(&line).contains(word))

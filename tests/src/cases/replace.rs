@@ -1,17 +1,11 @@
 //! Page replacement on traces: one is made, simulated, cut and refused.
 
-use std::{
-    fs,
-    io::{BufRead, BufReader},
-    process::{Command, Stdio},
-    thread::sleep,
-    time::{Duration, Instant},
-};
+use std::fs;
 
 use anyhow::{Context as _, Result, bail, ensure};
 use serde_json::Value;
 
-use super::{Case, disks::runs_with, only};
+use super::{Case, disks::kill_a_run, only};
 use crate::context::Context;
 
 pub const CASES: &[Case] = &[
@@ -70,46 +64,18 @@ fn recorded(context: &Context) -> Result<()> {
     Ok(())
 }
 
-/// Runs a guest until its output begins, and kills pal a moment later; QEMU ends with it.
-fn kill_a_run(context: &Context, options: &[&str], command: &str) -> Result<()> {
-    let scratch = context.path("scratch");
-    fs::create_dir_all(&scratch)?;
-    let mut child = Command::new(&context.pal)
-        .arg("run")
-        .args(context.place())
-        .args(options)
-        .args(["--exec", command])
-        .env("TMPDIR", &scratch)
-        .stdin(Stdio::null())
-        .stdout(Stdio::piped())
-        .spawn()?;
-    let mut line = String::new();
-    BufReader::new(child.stdout.take().context("no output")?).read_line(&mut line)?;
-    sleep(Duration::from_millis(500));
-    let has_ended = child.try_wait()?;
-    child.kill()?;
-    child.wait()?;
-    ensure!(line == "begins\n" && has_ended.is_none(), "{line:?}, {has_ended:?}");
-    let start = Instant::now();
-    while runs_with(&scratch) {
-        ensure!(start.elapsed() < Duration::from_secs(120), "QEMU outlives pal");
-        sleep(Duration::from_millis(20));
-    }
-    Ok(())
-}
-
 fn killed(context: &Context) -> Result<()> {
     let trace = context.path("cut.trace");
     let busy = "echo begins; while :; do dd if=/dev/zero of=/dev/null bs=1M count=1; done 2> /dev/null";
     let lab = ["--lab", "zen3", "--lab-model", "tlb", "--lab-from", "session", "--page-trace", &trace];
-    kill_a_run(context, &lab, busy)?;
+    kill_a_run(context, &lab, busy, "begins")?;
     ensure!(fs::metadata(&trace)?.len() > 1000, "the trace has not begun");
     context.pal(["replace", "--trace", &trace], None)?.status(2)?.says("cut off after ")?;
     // A file of each run's own, which no later run takes for its own.
     let fill =
         "echo begins; n=0; while :; do n=$((n + 1)); head -c 60000000 /dev/urandom > /f$((n % 2)); done";
     let disk = ["--mem", "192", "--overcommit", "--resident", "48", "--page-disk", "64"];
-    kill_a_run(context, &disk, fill)?;
+    kill_a_run(context, &disk, fill, "begins")?;
     context.run(&[&disk[..], &["--exec", "echo again"]].concat())?.status(0)?.prints("again\n")?;
     Ok(())
 }
