@@ -103,6 +103,25 @@ static uint64_t __attribute__((noinline)) roam(volatile uint64_t *memory, uint64
     return seed;
 }
 
+/* Adds the first words of lines, which hold the stores; whether the words after them are as they were. */
+static int add_up(const volatile uint64_t *memory, uint64_t lines, uint64_t *sum)
+{
+    for (uint64_t n = 0; n < lines; n++) {
+        *sum += memory[n * 8];
+        if (memory[n * 8 + 1])
+            return 0;
+    }
+    return 1;
+}
+
+/* Whether no store was lost; says if one was. */
+static int are_there(uint64_t sum, uint64_t written)
+{
+    if (sum != written)
+        printf("memlat: %lu of %lu stores are there\n", (unsigned long)sum, (unsigned long)written);
+    return sum == written;
+}
+
 static int latency(uint64_t mib, uint64_t ms, uint64_t times)
 {
     if (!times)
@@ -126,15 +145,8 @@ static int latency(uint64_t mib, uint64_t ms, uint64_t times)
                (unsigned long)(cycles / (accesses ? accesses : 1)));
         fflush(stdout);
     }
-    for (uint64_t n = 0; n < lines; n++) {
-        sum += memory[n * 8];
-        if (memory[n * 8 + 1])
-            return 1;
-    }
-    if (sum != written) {
-        printf("memlat: %lu of %lu stores are there\n", (unsigned long)sum, (unsigned long)written);
+    if (!add_up(memory, lines, &sum) || !are_there(sum, written))
         return 1;
-    }
     printf("memlat: %lu stores, right\n", (unsigned long)written);
     return 0;
 }
@@ -217,16 +229,11 @@ static int lookups(uint64_t mib, uint64_t ms, uint64_t times, uint64_t threads, 
         pthread_join(thread[t], 0);
     for (uint64_t t = 0; t < threads; t++) {
         written += readers[t].written;
-        for (uint64_t n = 0; n < part / LINE; n++) {
-            sum += readers[t].memory[n * 8];
-            if (readers[t].memory[n * 8 + 1])
-                return 1;
-        }
+        if (!add_up(readers[t].memory, part / LINE, &sum))
+            return 1;
     }
-    if (sum != written) {
-        printf("memlat: %lu of %lu stores are there\n", (unsigned long)sum, (unsigned long)written);
+    if (!are_there(sum, written))
         return 1;
-    }
     printf("memlat: %lu stores, right\n", (unsigned long)written);
     return 0;
 }
@@ -266,15 +273,8 @@ static int load(uint64_t ms, uint64_t count, const struct part *parts, walk *wal
         printf("memlat: %lu MiB: %lu cycles\n", (unsigned long)mib, (unsigned long)(cycles / (accesses ? accesses : 1)));
         fflush(stdout);
     }
-    for (uint64_t n = 0; n < (most << 20) / LINE; n++) {
-        sum += memory[n * 8];
-        if (memory[n * 8 + 1])
-            return 1;
-    }
-    if (sum != written) {
-        printf("memlat: %lu of %lu stores are there\n", (unsigned long)sum, (unsigned long)written);
+    if (!add_up(memory, (most << 20) / LINE, &sum) || !are_there(sum, written))
         return 1;
-    }
     printf("memlat: %lu accesses, right\n", (unsigned long)all);
     return 0;
 }
