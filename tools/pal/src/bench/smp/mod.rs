@@ -61,6 +61,7 @@ pub fn run(args: &BenchArgs, project: &Project, ui: &Ui) -> Result<u8> {
         kit: program::kit(project, ui, scratch.path())?,
     };
 
+    let emulator = version(&files.setup.emulator);
     let modes = if args.mode.is_empty() { vec![Mode::Nested, Mode::Shadow] } else { args.mode.clone() };
     let guests = Guest::all(&rows, &modes);
     let rounds = if args.quick { 1 } else { args.runs.unwrap_or(ROUNDS) };
@@ -99,6 +100,11 @@ pub fn run(args: &BenchArgs, project: &Project, ui: &Ui) -> Result<u8> {
         let took = start.elapsed().as_secs();
         let left = took / u64::from(number) * u64::from(rounds - number);
         ui.say(&format!("round {number} of {rounds} done after {took} s, about {left} s to go"));
+        if let Some(path) = &args.json {
+            // After each round: what there is stays if this is stopped.
+            let document = json::document(&results, &comparisons, &host, &emulator, project);
+            write_json(path, &document)?;
+        }
         if !complete {
             // It would go wrong again, and cost as much time.
             break;
@@ -122,12 +128,6 @@ pub fn run(args: &BenchArgs, project: &Project, ui: &Ui) -> Result<u8> {
         );
     } else {
         table::notes(&host).iter().for_each(|note| println!("\nnote: {note}"));
-    }
-    if let Some(path) = &args.json {
-        write_json(
-            path,
-            &json::document(&results, &comparisons, &host, &version(&files.setup.emulator), project),
-        )?;
     }
     let missing = results.missing();
     if !missing.is_empty() {
