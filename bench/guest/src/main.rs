@@ -23,8 +23,8 @@ use sample::{Length, Samples, Summary};
 
 /// The name under which the program exits before doing anything.
 const EXIT_AT_ONCE: &CStr = c"exit";
-/// The word for twice the batches of each row.
-const TWICE: &str = "twice";
+/// The word for eight times the batches of each row.
+const EIGHTFOLD: &str = "eight";
 /// The word for the mean over a second of each row, after all rows have been measured as usual.
 const SECOND: &str = "second";
 /// Rows without a mean over a second: millions of exits, for which an emulator takes a minute.
@@ -94,7 +94,7 @@ fn run(wanted: &[String]) -> c_int {
             }
         }
     };
-    perform(if has_word(TWICE) { Length::Twice } else { Length::Usual }, report::row);
+    perform(if has_word(EIGHTFOLD) { Length::Eightfold } else { Length::Usual }, report::row);
     if has_word(SECOND) {
         // Only now: a second of forks leaves the kernel's allocators different from what the rows' figures are of.
         perform(Length::Second, report::second);

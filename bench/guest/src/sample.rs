@@ -19,8 +19,8 @@ pub enum Length {
     /// As many as the row asks for.
     #[default]
     Usual,
-    /// Two times as many, so that what a batch causes can be told from what precedes it.
-    Twice,
+    /// Eight times as many, so that what a batch causes can be told from what precedes it.
+    Eightfold,
     /// As many as fit in a second by the system's clock. Only their sum is kept: they may be a million.
     Second,
 }
@@ -83,7 +83,7 @@ impl Samples {
         let mut perform = || perform(region);
         match self.length {
             Length::Usual => self.keep(count, &mut perform),
-            Length::Twice => self.keep(2 * count, &mut perform),
+            Length::Eightfold => self.keep(8 * count, &mut perform),
             Length::Second => {
                 let start = Instant::now();
                 while start.elapsed() < SECOND {
@@ -175,7 +175,7 @@ mod tests {
 
     #[test]
     fn warm_up_is_performed_but_not_counted() {
-        for (length, count) in [(Length::Usual, 5), (Length::Twice, 10)] {
+        for (length, count) in [(Length::Usual, 5), (Length::Eightfold, 40)] {
             let mut samples = Samples::new(length, None);
             let (mut prepared, mut performed) = (0, 0);
             samples.take_prepared(5, 7, || prepared += 1, |()| performed += 1);

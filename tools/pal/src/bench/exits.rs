@@ -1,6 +1,6 @@
-//! What leaves the guest in each row: the exits of a run with that row alone and twice its batches, less those of a run with
-//! that row alone, for each operation more. Time being counted in instructions, both runs do the same until the first one
-//! is done, its preparation and the output included.
+//! What leaves the guest in each row: the exits of a run with that row alone and eight times its batches, less those of a run
+//! with that row alone, for each operation more. Time being counted in instructions, both runs do the same until the first one is done,
+//! its preparation and the output included; what their boots differ by is spread over seven times the operations of the usual row.
 
 use std::{collections::BTreeMap, path::Path, thread};
 
@@ -14,11 +14,11 @@ use super::{
     rows::{self, ExitFigures, Row},
 };
 
-/// The guest's words for the batches as they are (one that it does not know) and for twice as many, as they follow the rows. They are of
+/// The guest's words for the batches as they are (one that it does not know) and for eight times as many, as they follow the rows. They are of
 /// one length, as the kernels' command lines are then, so that both boots differ by some nanoseconds on QEMU. On Bochs it is some thousand
 /// cycles, and with them what a boot does until a clock says something.
 const ONCE: &str = " usual";
-const TWICE: &str = " twice";
+const EIGHTFOLD: &str = " eight";
 
 /// Exits for one reason.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
@@ -107,16 +107,16 @@ pub fn count(
     let mut all = Vec::new();
     for &row in rows.iter().filter(|row| row.name != rows::first_instruction().name) {
         progress(row.title);
-        let (once, twice) = thread::scope(|scope| {
+        let (once, more) = thread::scope(|scope| {
             let once = scope.spawn(|| run(row, ONCE));
-            let twice = run(row, TWICE);
-            (once.join().expect("no thread panics"), twice)
+            let more = run(row, EIGHTFOLD);
+            (once.join().expect("no thread panics"), more)
         });
-        let ((once, faults_once, few), (twice, faults_twice, many)) = (once?, twice?);
+        let ((once, faults_once, few), (more, faults_more, many)) = (once?, more?);
         let operations = many.saturating_sub(few);
-        let faults = difference(&faults_twice, &faults_once, operations);
+        let faults = difference(&faults_more, &faults_once, operations);
         let faults = faults.into_iter().map(|(name, exit)| (name, exit.count)).collect();
-        all.push(Exits { row, each: difference(&twice, &once, operations), faults });
+        all.push(Exits { row, each: difference(&more, &once, operations), faults });
     }
     Ok(all)
 }
