@@ -121,6 +121,12 @@ impl Setup {
         last.map_or(0, |cache| cache.size_kib as u64)
     }
 
+    /// Cycles of an access that all caches miss, to memory of either package.
+    pub fn memory_cycles(&self) -> u64 {
+        let memory = self.machine.memory.get_ref();
+        memory.local.max(memory.remote)
+    }
+
     /// Modelled cycles of a microsecond.
     pub fn mhz(&self) -> u32 {
         *self.machine.mhz.get_ref()

@@ -3,9 +3,11 @@
 //! The guest is nginx of Debian's with files, or with a page of Python's behind it, or Redis, and a load over loopback
 //! (`tests/kits/webload`). [`kit`] puts these together. Each set of slab caches of the guest kit's gets a region, which the monitor maps
 //! to the second cache, as the thesis declares cores for it; or the page's two tables get one each. `unify` has the hypervisor find
-//! regions instead. [`verdict`] judges them beside a run without.
+//! regions instead. [`runs`] has what was measured, [`verdict`] judges it beside runs without, [`page`] has the table.
 
 mod kit;
+mod page;
+mod runs;
 mod verdict;
 
 use anyhow::Result;
@@ -13,7 +15,7 @@ use serde_json::Value;
 
 use self::{
     kit::Kit,
-    verdict::{Kind, Measured, OFF, OPEN, PROGRAM, UNIFY},
+    runs::{Kind, Measured, OFF, OPEN, PROGRAM, UNIFY},
 };
 use super::{
     super::{
@@ -152,18 +154,18 @@ pub fn run(figure: &Figure, args: &ReproduceArgs, project: &Project, ui: &Ui) ->
     };
     let planned: Vec<_> = points(args.quick, &kinds).into_iter().map(planned).collect();
     let all = kept.each(NAME, &planned, 1, ui, |planned| kit.perform(&setup, &planned.point))?;
-    let (claims, rows) = (verdict::claims(&all), verdict::rows(&all));
-    print!("{}", super::text_of(figure, &lab, &verdict::HEAD, &rows, &claims));
+    let (claims, rows) = (verdict::claims(&all, setup.memory_cycles()), page::rows(&all));
+    print!("{}", super::text_of(figure, &lab, &page::HEAD, &rows, &claims));
     if let Some(path) = &args.output {
-        let page = format!(
+        let text = format!(
             "{}\n## {lab}\n\n{}{}\n{}\nPackages: {}.\n",
-            super::head(figure, args, "two processors in each", verdict::SERVER),
+            super::head(figure, args, "two processors in each", page::SERVER),
             super::claims_table(&claims),
-            super::rows_table(&verdict::HEAD, &rows),
-            verdict::EXPLAINED,
+            super::rows_table(&page::HEAD, &rows),
+            page::EXPLAINED,
             kit.packages().join(",\n"),
         );
-        store::write(path, page.as_bytes())?;
+        store::write(path, text.as_bytes())?;
     }
     Ok(0)
 }

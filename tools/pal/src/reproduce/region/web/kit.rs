@@ -19,7 +19,7 @@ use super::{
         session::{APPEND, TIMEOUT_SECONDS, number},
     },
     Point,
-    verdict::{Measured, OPEN, PROGRAM, UNIFY, is_off},
+    runs::{Measured, OPEN, PROGRAM, UNIFY, is_off},
 };
 use crate::{
     host::{ext4, needs::Needs},
@@ -281,7 +281,7 @@ fn measured(mhz: u32, point: &Point, line: &str, stats: &Value, run: &Run, text:
 mod tests {
     use serde_json::json;
 
-    use super::{super::verdict::Kind, *};
+    use super::{super::runs::Kind, *};
     use crate::samples::tests::ABOUT;
 
     #[test]
