@@ -14,7 +14,7 @@ pub const LISTED: usize = 16;
 /// Parts of the guest's memory, of one size, in the order of its addresses.
 pub const BINS: usize = 128;
 /// What is counted; keys of JSON objects.
-pub const COUNTS: [&str; 5] = ["closed_faults", "moves", "opened", "globalised", "rounds"];
+pub const COUNTS: [&str; 5] = ["closed_faults", "moves", "globalised", "opened", "rounds"];
 /// Kinds of regions, in the hypervisor's order.
 pub const KINDS: [&str; 5] = ["seed", "regular", "local", "shared", "global"];
 /// In place of a number that is not known.

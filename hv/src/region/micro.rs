@@ -1,20 +1,20 @@
 //! Micro-scheduling (thesis 2.2.3): what becomes of a VCPU that has touched memory which is closed in its cache domain.
 //!
-//! Either the VCPU moves to the region's domain, or the region is opened for all. Owned by the VM beside its
+//! Either the VCPU moves to the region's domain, or the region becomes global. Owned by the VM beside its
 //! [`Partition`](super::partition::Partition), under the same lock; `vcpu::micro` asks at each such fault, and performs the answer.
 //! Pure: times are arguments, and whether a processor of the domain may run the VCPU is one, too.
 //!
 //! What must hold: an instruction that touches regions of two domains completes. Each move brings it to a domain where another one
 //! of its regions is closed, so it would move for ever. While it does not complete, its VCPU's registers stay the same. A VCPU that
-//! comes back with the same registers and touches another region than before has its region opened: at the third fault if it has
-//! hardly run since the one before, at fault 64 in any case. An opened region is not closed again by anything here, so at most 64
+//! comes back with the same registers and touches another region than before has its region made global: at the third fault if it
+//! has hardly run since the one before, at fault 64 in any case. Nothing here closes a global region again, so at most 64
 //! moves for each region that an instruction touches come before its end, whatever the clock says.
 //!
 //! A loop that begins each visit to a region with the same registers touches the same region with them, and is not taken for
 //! that; only if it comes back within [`NO_VISIT_NS`], as where interrupts come as fast as moves.
 //!
-//! Besides, a region that moves VCPUs too often is opened: the moves cost more than the cache gains. And one is opened for a while,
-//! not made global, so that a processor which has nothing to run can take a VCPU ([`Micro::opened_for_idle`]): which processors
+//! Besides, a region that moves VCPUs too often becomes global: the moves cost more than the cache gains. And one is opened for a
+//! while, not made global, so that a processor which has nothing to run can take a VCPU ([`Micro::opened_for_idle`]): which processors
 //! have work changes.
 
 use alloc::vec::Vec;
@@ -27,11 +27,11 @@ use crate::mem::pieces::OutOfMemory;
 pub const MOST_MOVES: u32 = 20;
 /// Nanoseconds of machine time in which moves are counted together.
 pub const WINDOW_NS: u64 = 10_000_000;
-/// Faults with the same registers after which a region is opened, if the VCPU has hardly run between them.
+/// Faults with the same registers after which a region is made global, if the VCPU has hardly run between them.
 pub const STUCK_FAULTS: u8 = 3;
 /// Run time, in nanoseconds, below which a VCPU has hardly run.
 pub const HARDLY_NS: u64 = 1_000_000;
-/// Faults with the same registers after which a region is opened in any case.
+/// Faults with the same registers after which a region is made global in any case.
 pub const SAME_FAULTS: u8 = 64;
 /// Run time, in nanoseconds, below which a visit to a region is none: moves would take most of the time.
 pub const NO_VISIT_NS: u64 = 20_000;
@@ -63,7 +63,7 @@ pub struct Touch {
     pub now: u64,
     /// A processor of the region's domain may run the VCPU.
     pub can_move: bool,
-    /// Moves in a [`WINDOW_NS`] after which the region is opened.
+    /// Moves in a [`WINDOW_NS`] after which the region is made global.
     pub most: u32,
 }
 
@@ -74,10 +74,10 @@ pub enum Verdict {
     /// It moves to the region's domain.
     Move,
     /// It stays, and the region becomes global.
-    Open(Reason),
+    Globalise(Reason),
 }
 
-/// Why a region is opened.
+/// Why a region is made global.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Reason {
     /// No processor of its domain may run the VCPU.
@@ -133,10 +133,10 @@ impl LastTouches {
 pub struct Record {
     /// VCPUs that it has moved.
     pub moves: u64,
-    /// How often it was opened by a [`Verdict`].
-    pub opened: u64,
-    /// How often it was opened so that a processor which had nothing to do could take a VCPU.
+    /// How often it was made global by a [`Verdict`].
     pub globalised: u64,
+    /// How often it was opened for a while, so that a processor which had nothing to do could take a VCPU.
+    pub opened: u64,
     /// Until when it rests, in virtual time of the VM.
     rests_until: u64,
     window: u64,
@@ -151,9 +151,9 @@ pub struct Counts {
     /// As in [`Record`].
     pub moves: u64,
     /// As in [`Record`].
-    pub opened: u64,
-    /// As in [`Record`].
     pub globalised: u64,
+    /// As in [`Record`].
+    pub opened: u64,
 }
 
 /// The records of a VM's regions that have been mapped to a cache, by number.
@@ -215,19 +215,19 @@ impl Micro {
                 return Verdict::Move;
             }
         };
-        record.opened += 1;
-        self.counts.opened += 1;
-        Verdict::Open(reason)
+        record.globalised += 1;
+        self.counts.globalised += 1;
+        Verdict::Globalise(reason)
     }
 
     /// A region is opened for the sake of a processor that had nothing to do, at this virtual time of the VM.
     pub fn opened_for_idle(&mut self, rid: Rid, vm_ns: u64) {
-        self.counts.globalised += 1;
+        self.counts.opened += 1;
         if let Ok(place) = self.place(rid) {
             let record = &mut self.records[place].1;
-            let doubled = record.globalised.min(MOST_REST.ilog2().into());
+            let doubled = record.opened.min(MOST_REST.ilog2().into());
             record.rests_until = vm_ns.saturating_add(REST_NS << doubled);
-            record.globalised += 1;
+            record.opened += 1;
         }
     }
 

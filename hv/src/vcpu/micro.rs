@@ -141,7 +141,7 @@ pub(super) fn closed<V: Virt, M: HostMemory, H: Host>(
                 vcpu.moves.begin(home, tsc, counted);
                 return target.map_or(Outcome::Resume, Outcome::Move);
             }
-            Verdict::Open(reason) => {
+            Verdict::Globalise(reason) => {
                 log::debug!("{}: region {} becomes global: {reason:?}", vm.name, rid.number());
                 vm.globalise(vcpu.id, &mut vcpu.work, records, rid).ok()
             }

@@ -188,8 +188,8 @@ fn regions<V: Virt, M: HostMemory>(
     json.begin_object(key::REGIONS)?;
     json.number(key::CLOSED_FAULTS, counts.closed_faults)?;
     json.number(key::REGION_MOVES, counts.moves)?;
-    json.number(key::REGIONS_OPENED, counts.opened)?;
     json.number(key::REGIONS_GLOBALISED, counts.globalised)?;
+    json.number(key::REGIONS_OPENED, counts.opened)?;
     cost(json, [key::MOVES, key::MOVE_TICKS, key::MOVE_LONGEST], vcpu.moves.cost)?;
     // Where both PCPUs count. Those between the two parts are known of all moves of the VM alone, and are about the same for each.
     let [left, entered] = vcpu.moves.instructions;

@@ -339,8 +339,8 @@ fn judge(records: &[Value]) -> Result<()> {
 
     // Memory that is closed in a cache was, too, on tables of either kind.
     let count = |key: &str| of("stats", "hostile").map(|record| paging(record, key)).sum::<u64>();
-    let [faults, moves, opened] = ["closed_faults", "region_moves", "regions_opened"].map(count);
-    ensure!(moves > 0, "closed memory: {faults} touches, {moves} moves, {opened} regions opened");
+    let [faults, moves, globalised] = ["closed_faults", "region_moves", "regions_globalised"].map(count);
+    ensure!(moves > 0, "closed memory: {faults} touches, {moves} moves, {globalised} regions globalised");
     let said = of("console", "hostile").filter_map(|record| record["text"].as_str());
     let wrong: Vec<_> = said.filter(|text| text.contains("WRONG")).collect();
     ensure!(wrong.is_empty(), "hypercalls had wrong answers: {wrong:?}");

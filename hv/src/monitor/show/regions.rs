@@ -28,7 +28,7 @@ pub fn regions<V: Virt, M: HostMemory>(view: &View<'_, V, M>, answer: &mut dyn W
         return writeln!(answer, "the guest has defined no regions; docs/guest-kit.md has the calls");
     };
     found(records, answer)?;
-    writeln!(answer, "region  kind     caches    frames  memory         moves   opened  globalised")?;
+    writeln!(answer, "region  kind     caches    frames  memory         moves  globalised   opened")?;
     let regions = &records.guest;
     let partition = regions.partition();
     let mut sum = 0;
@@ -45,7 +45,7 @@ pub fn regions<V: Virt, M: HostMemory>(view: &View<'_, V, M>, answer: &mut dyn W
         let record = records.micro.record(rid);
         let memory = alloc::format!("{}", Bytes(frames << PAGE_SHIFT));
         write!(answer, "{frames:>10}  {memory:<10}")?;
-        writeln!(answer, "{:>10} {:>8} {:>11}", record.moves, record.opened, record.globalised)?;
+        writeln!(answer, "{:>10} {:>11} {:>8}", record.moves, record.globalised, record.opened)?;
     }
     let counts = regions.counts();
     writeln!(
@@ -59,11 +59,11 @@ pub fn regions<V: Virt, M: HostMemory>(view: &View<'_, V, M>, answer: &mut dyn W
     let counts = records.micro.counts();
     writeln!(
         answer,
-        "closed memory was touched {} times: VCPUs moved {}, regions opened {}, globalised {}; cache domains {}",
+        "closed memory was touched {} times: VCPUs moved {}, regions globalised {}, opened {}; cache domains {}",
         counts.closed_faults,
         counts.moves,
-        counts.opened,
         counts.globalised,
+        counts.opened,
         view.vm.regions.domains()
     )
 }
@@ -73,7 +73,7 @@ fn found(records: &Records, answer: &mut dyn Write) -> fmt::Result {
     let Some(rounds) = &records.rounds else { return Ok(()) };
     writeln!(
         answer,
-        "found   kind     caches    frames  working set   used for us     moves   opened  space"
+        "found   kind     caches    frames  working set   used for us     moves  globalised   opened  space"
     )?;
     let partition = records.guest.partition();
     // The smallest of the largest is the one that a larger one takes the place of.
@@ -102,7 +102,7 @@ fn found(records: &Records, answer: &mut dyn Write) -> fmt::Result {
             None => write!(answer, "  {:>12}", "-")?,
         }
         let record = records.micro.record(*rid);
-        write!(answer, "{:>10} {:>8}", record.moves, record.opened)?;
+        write!(answer, "{:>10} {:>11} {:>8}", record.moves, record.globalised, record.opened)?;
         match rounds.root(info.owner) {
             Some(root) => writeln!(answer, "  {root:x}")?,
             None => writeln!(answer, "  VM")?,

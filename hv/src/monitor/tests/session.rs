@@ -8,6 +8,7 @@ use crate::mem::guest_memory::GuestMemory;
 use crate::monitor::Monitor;
 use crate::monitor::vms::{Action, State, Vms as _};
 use crate::paging::shadow::Limit;
+use crate::region::micro::{LastTouches, Reason, Touch, Verdict};
 use crate::vcpu::testing::{Scene, TSC_KHZ};
 use crate::vm::work;
 use abi::telemetry::ExitKind;
@@ -351,11 +352,20 @@ fn regions_are_looked_for_when_that_is_asked_for() {
         let space = crate::region::Space::VM;
         let _mapped = [0x200, 0x201].map(|frame| partition.map(Gfn(frame), space).unwrap());
         let [first, second] = [0x200, 0x201].map(|frame| partition.split(Gfn(frame)).unwrap().0);
-        let _one = partition.merge(first, second).unwrap();
+        let (rid, _one) = partition.merge(first, second).unwrap();
+        records.micro.begin(rid).unwrap();
+        let touch = Touch { rid, registers: 0, ran: 0, now: 0, can_move: false, most: 1 };
+        for _ in 0..2 {
+            let verdict = records.micro.touch(&mut LastTouches::default(), &touch);
+            assert_eq!(verdict, Verdict::Globalise(Reason::NoProcessor));
+        }
+        records.micro.opened_for_idle(rid, 0);
     }
     let text = answer(&mut scene, "regions");
-    let shown =
-        text.contains("  regular  all            2            2             -         0        0  VM\n");
+    let shown = text.contains(
+        "  regular  all            2            2             -         0           2        1  VM\n",
+    );
+    assert!(text.contains("VCPUs moved 0, regions globalised 2, opened 1;"), "{text}");
     assert!(shown && text.contains("\n1 regions found in 0 rounds, 0 left out: "), "{text}");
     assert!(text.contains("\nsamples of accesses 0, 0 ticks"), "{text}");
     let text = answer(&mut scene, "regions off");

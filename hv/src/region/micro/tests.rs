@@ -36,7 +36,7 @@ fn moves_of_one_instruction(
         disturb(&mut micro, &mut last, now);
         match micro.touch(&mut last, &touch(rids[closed], 77, now)) {
             Verdict::Move => (here, moves) = (domains[closed], moves + 1),
-            Verdict::Open(_) => is_open[closed] = true,
+            Verdict::Globalise(_) => is_open[closed] = true,
         }
         assert!(moves < 1000, "no progress");
     }
@@ -81,7 +81,7 @@ fn a_walk_through_two_regions_moves_and_opens_nothing() {
         let rid = if n % 2 == 0 { A } else { B };
         assert_eq!(micro.touch(&mut last, &touch(rid, n, n * 1_000_000)), Verdict::Move);
     }
-    assert_eq!((micro.record(A).moves, micro.counts().moves, micro.counts().opened), (1000, 2000, 0));
+    assert_eq!((micro.record(A).moves, micro.counts().moves, micro.counts().globalised), (1000, 2000, 0));
 }
 
 /// Each visit begins with the same instruction and the same registers.
@@ -92,12 +92,12 @@ fn a_loop_over_two_regions_moves_and_opens_nothing() {
         let rid = if n % 2 == 0 { A } else { B };
         assert_eq!(micro.touch(&mut last, &touch(rid, n % 2, n * 300_000)), Verdict::Move);
     }
-    assert_eq!(micro.counts().opened, 0);
+    assert_eq!(micro.counts().globalised, 0);
     // Visits of 10 µs are none.
     let opened = (0..200).filter(|n| {
         let now = 1_000_000_000 + n * 10_000;
         let touch = Touch { most: u32::MAX, ..touch(A, 9, now) };
-        micro.touch(&mut last, &touch) == Verdict::Open(Reason::Stuck)
+        micro.touch(&mut last, &touch) == Verdict::Globalise(Reason::Stuck)
     });
     assert!(opened.count() > 0);
 }
@@ -115,15 +115,15 @@ fn a_region_that_moves_too_often_is_opened_and_counted() {
     let mut opened = vec![];
     for n in 0..100 {
         // 10 000 in a second.
-        if let Verdict::Open(reason) = micro.touch(&mut last, &touch(A, n, n * 100_000)) {
+        if let Verdict::Globalise(reason) = micro.touch(&mut last, &touch(A, n, n * 100_000)) {
             opened.push((n, reason));
             break;
         }
     }
     assert_eq!(opened, [(u64::from(MOST_MOVES), Reason::TooOften)]);
     let record = micro.record(A);
-    assert_eq!((record.moves, record.opened), (20, 1));
-    assert_eq!(micro.counts(), Counts { closed_faults: 21, moves: 20, opened: 1, globalised: 0 });
+    assert_eq!((record.moves, record.globalised), (20, 1));
+    assert_eq!(micro.counts(), Counts { closed_faults: 21, moves: 20, globalised: 1, opened: 0 });
     assert_eq!(micro.touch(&mut last, &touch(A, 500, 20_000_000)), Verdict::Move, "a new window");
 }
 
@@ -131,12 +131,12 @@ fn a_region_that_moves_too_often_is_opened_and_counted() {
 fn what_no_processor_may_serve_is_opened() {
     let (mut micro, mut last) = (micro(), LastTouches::default());
     let touch = Touch { can_move: false, ..touch(A, 0, 0) };
-    assert_eq!(micro.touch(&mut last, &touch), Verdict::Open(Reason::NoProcessor));
+    assert_eq!(micro.touch(&mut last, &touch), Verdict::Globalise(Reason::NoProcessor));
     micro.opened_for_idle(B, 0);
-    assert_eq!((micro.record(B).globalised, micro.counts().globalised), (1, 1));
+    assert_eq!((micro.record(B).opened, micro.counts().opened), (1, 1));
     micro.end(A);
     assert_eq!(micro.record(A), Record::default());
-    assert_eq!(micro.counts().opened, 1, "counts outlive the region");
+    assert_eq!(micro.counts().globalised, 1, "counts outlive the region");
 }
 
 #[test]

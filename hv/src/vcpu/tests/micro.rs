@@ -1,5 +1,9 @@
 //! A VCPU that touches memory that is mapped to the cache of another domain.
 
+use std::sync::Arc;
+
+use abi::regions::Regions;
+
 use super::*;
 use crate::arch::Access;
 use crate::arch::addr::Gpa;
@@ -7,7 +11,9 @@ use crate::guest::build::scrub;
 use crate::paging::NestedOutcome;
 use crate::paging::p2m::P2mEntry;
 use crate::paging::tree_key::TreeKey;
-use crate::region::micro::{Counts, SAME_FAULTS};
+use crate::region::caches::Caches;
+use crate::region::micro::{Counts, REST_NS, SAME_FAULTS};
+use crate::region::rounds::At;
 use crate::region::{Domain, Kind, Rid};
 use crate::vcpu::outcome::Return;
 use crate::vcpu::run::run;
@@ -53,6 +59,11 @@ fn counts(machine: &Machine) -> Counts {
     slot.as_ref().unwrap().micro.counts()
 }
 
+fn rests(machine: &Machine, rid: Rid, vm_ns: u64) -> bool {
+    let slot = machine.vm.regions.lock(|| unreachable!("the lock is free"));
+    slot.as_ref().unwrap().micro.rests(rid, vm_ns)
+}
+
 fn entry(machine: &Machine, frame: u64) -> P2mEntry {
     machine.vm.memory.read().p2m.translate(Gpa(frame << 12))
 }
@@ -78,7 +89,7 @@ fn it_moves_to_the_regions_domain_and_runs_on_the_tables_there() {
     assert_eq!(machine.host.domain, 1);
     assert_eq!(machine.vcpu.virt.roots, root(&machine, 1));
     assert_ne!(root(&machine, 0), root(&machine, 1));
-    assert_eq!(counts(&machine), Counts { closed_faults: 1, moves: 1, opened: 0, globalised: 0 });
+    assert_eq!(counts(&machine), Counts { closed_faults: 1, moves: 1, globalised: 0, opened: 0 });
     assert_eq!(machine.vcpu.faults.spurious, 1, "the second touch was of open memory");
     assert_eq!(kind(&machine, rids[0]), Kind::Local(Domain::new(1).unwrap()));
     assert_eq!(machine.vcpu.virt.entries, 3);
@@ -116,7 +127,7 @@ fn a_region_that_no_processor_may_serve_is_opened() {
     machine.vcpu.virt.choices = [0x20_3000, 0x20_4000].into();
     machine.play();
     assert_eq!((machine.host.domain, kind(&machine, rids[0])), (0, Kind::Global));
-    assert_eq!(counts(&machine), Counts { closed_faults: 1, moves: 0, opened: 1, globalised: 0 });
+    assert_eq!(counts(&machine), Counts { closed_faults: 1, moves: 0, globalised: 1, opened: 0 });
     assert!(matches!(entry(&machine, 0x203), P2mEntry::Ram { writable: true, .. }));
     assert!(matches!(entry(&machine, 0x303), P2mEntry::Local { home: 0, .. }));
     assert_eq!(machine.vcpu.virt.roots, None, "it has kept its tables");
@@ -161,15 +172,18 @@ fn an_instruction_that_touches_regions_of_two_domains_completes() {
             }
         }
         let counts = counts(&machine);
-        assert_eq!((counts.opened, counts.closed_faults), (1, u64::from(attempts)), "{counts:?}");
+        assert_eq!((counts.globalised, counts.closed_faults), (1, u64::from(attempts)), "{counts:?}");
         assert!(wait > 1000 || attempts <= 6, "{attempts} attempts");
     }
 }
 
 #[test]
 fn a_processor_that_was_idle_and_took_the_vcpu_opens_its_region_for_a_while() {
+    /// What another VCPU of the VM has run.
+    const VM_NS: u64 = 5_000_000_000;
     let (mut machine, rids) = machine(&[0x200], &[TOUCH, |_| Exit::Interrupt]);
     localise(&mut machine, rids[0], 1).unwrap();
+    assert_eq!(machine.vm.regions.virtual_ns(VM_NS), VM_NS);
     machine.vcpu.virt.choices = [0x20_3000].into();
     machine.host.wanted_at = Some(machine.host.cpu.tsc.get() + 1);
     let end = run(&mut machine.vcpu, &machine.vm, &mut (), &mut machine.host);
@@ -180,8 +194,42 @@ fn a_processor_that_was_idle_and_took_the_vcpu_opens_its_region_for_a_while() {
     (machine.host.domain, machine.host.took) = (0, true);
     machine.host.wanted_at = Some(machine.host.cpu.tsc.get());
     let _taken = run(&mut machine.vcpu, &machine.vm, &mut (), &mut machine.host);
-    assert_eq!((kind(&machine, rids[0]), counts(&machine).globalised), (Kind::Regular, 1));
+    assert_eq!((kind(&machine, rids[0]), counts(&machine).opened), (Kind::Regular, 1));
+    assert!(rests(&machine, rids[0], VM_NS + REST_NS - 1) && !rests(&machine, rids[0], VM_NS + REST_NS));
     assert!(matches!(entry(&machine, 0x203), P2mEntry::Ram { .. }));
+}
+
+/// Each rest is twice as long as the one before, also after the balancer has mapped the region to a cache in between.
+#[test]
+fn the_balancer_leaves_a_region_alone_until_it_has_rested() {
+    let (mut machine, rids) = machine(&[0x200], &[]);
+    let rid = rids[0];
+    let Machine { vm, vcpu, .. } = &mut machine;
+    vm.regions.set_place(At { caches: Arc::new(Caches::new([1000, 1000])), vm: 0, weight: 256 });
+    let mut slot = vm.regions.lock(|| unreachable!("the lock is free"));
+    let records = slot.as_mut().unwrap();
+    let Ok(Regions::On(wanted)) = "balance,cache_kib=256".parse() else { panic!() };
+    records.rounds(wanted).unwrap();
+    let mut is_local = |vm_ns, is_round_over, opens| {
+        if opens {
+            records.micro.opened_for_idle(rid, vm_ns);
+            let _changes = vm.open_region(0, &mut vcpu.work, records, rid).unwrap();
+        }
+        let _changes = match is_round_over {
+            true => vm.end_round(0, &mut vcpu.work, records, vm_ns),
+            false => vm.balance_regions(0, &mut vcpu.work, records, vm_ns),
+        };
+        records.guest.partition().info(rid).unwrap().kind.is_local()
+    };
+    let mut now = 7;
+    assert!(is_local(now, true, false));
+    for (n, times) in [1, 2, 4, 8].into_iter().enumerate() {
+        let end = now + times * REST_NS;
+        assert!(!is_local(now, true, true) && !is_local(now, false, false), "rest {n}");
+        assert!(!is_local(end - 1, true, false) && !is_local(end - 1, false, false), "rest {n} of {times}");
+        assert!(is_local(end, n % 2 == 0, false), "rest {n} of {times}");
+        now = end;
+    }
 }
 
 #[test]

@@ -40,7 +40,7 @@ impl Records {
         let mut snapshot = Snapshot {
             domains,
             frames: partition.frames() as u64,
-            counts: [micro.closed_faults, micro.moves, micro.opened, micro.globalised, rounds.unwrap_or(0)],
+            counts: [micro.closed_faults, micro.moves, micro.globalised, micro.opened, rounds.unwrap_or(0)],
             ..Snapshot::default()
         };
         for (rid, info) in partition.regions() {
@@ -136,11 +136,13 @@ fn map(partition: &Partition) -> [u8; BINS] {
 
 #[cfg(test)]
 mod tests {
+    use records::regions::COUNTS;
+
     use super::*;
     use crate::arch::addr::Gfn;
     use crate::region::Domain;
     use crate::region::guest::GuestRegions;
-    use crate::region::micro::Micro;
+    use crate::region::micro::{LastTouches, Micro, Touch};
     use crate::vm::regions::Scans;
 
     fn records(frames: u64) -> Records {
@@ -200,6 +202,21 @@ mod tests {
         let mut record = [0; records::regions::MOST];
         let words = snapshot.write(&mut record);
         assert_eq!(records::regions::Regions::read(&record[..words]), Some(snapshot));
+    }
+
+    #[test]
+    fn counts_are_under_their_names() {
+        let mut records = records(1024);
+        add(&mut records, 0, 3, Some(0));
+        let rid = records.guest.rid(1).unwrap();
+        let touch = |can_move| Touch { rid, registers: 0, ran: 0, now: 0, can_move, most: 9 };
+        for can_move in [false, true, false, true, true, true] {
+            let _moves_or_not = records.micro.touch(&mut LastTouches::default(), &touch(can_move));
+        }
+        records.micro.opened_for_idle(rid, 0);
+        let counts = COUNTS.iter().zip(records.snapshot(2).unwrap().counts);
+        let expected = [("closed_faults", 6), ("moves", 4), ("globalised", 2), ("opened", 1), ("rounds", 0)];
+        assert!(counts.map(|(name, count)| (*name, count)).eq(expected));
     }
 
     #[test]

@@ -140,9 +140,10 @@ pub fn section(all: &[Series<'_>], end: f64) -> Result<String> {
         let _ = write!(
             html,
             "<h3>{}</h3><p>Regions at the end: found by the hypervisor {found}, defined by the guest {defined}. VCPUs moved to the \
-             cache of a region {} times; regions opened in all caches {} times.</p>",
+             cache of a region {} times; regions globalised {}, opened for an idle processor {} times.</p>",
             escape(&series.name),
             sum(|it| it.moves),
+            sum(|it| it.globalised),
             sum(|it| it.opened)
         );
         if cells.is_empty() {
@@ -175,7 +176,7 @@ pub fn data(series: &Series<'_>) -> Value {
     let sum = |part: fn(&Regions) -> u64| seen.iter().map(|it| part(it)).fold(0, u64::saturating_add);
     let caches: Vec<_> = last.caches.iter().map(|it| json!({ "bytes": it.0, "working_set": it.1 })).collect();
     json!({ "found": last.known[0], "defined": last.known[1], "moves": sum(|it| it.moves),
-        "opened": sum(|it| it.opened), "caches": caches })
+        "globalised": sum(|it| it.globalised), "opened": sum(|it| it.opened), "caches": caches })
 }
 
 #[cfg(test)]

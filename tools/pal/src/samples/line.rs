@@ -95,7 +95,9 @@ pub struct Regions {
     pub known: [u64; 2],
     /// VCPUs that went to the cache of a region that they touched, in that time.
     pub moves: u64,
-    /// Regions that were opened in all caches instead, or for an idle processor, in that time.
+    /// Regions that were made global instead, in that time.
+    pub globalised: u64,
+    /// Regions that were opened in all caches for a while, for an idle processor, in that time.
     pub opened: u64,
     /// Bytes of the regions of each cache, and of their working sets.
     pub caches: Vec<(u64, u64)>,
@@ -248,7 +250,8 @@ impl Names {
             bytes: frames(&line["frames"]),
             known: [number(&line["found"]), number(&line["defined"])],
             moves: number(&line["moves"]),
-            opened: number(&line["opened"]).saturating_add(number(&line["globalised"])),
+            globalised: number(&line["globalised"]),
+            opened: number(&line["opened"]),
             caches: caches.collect(),
             map: map.map(|bin| bin.to_digit(16).map(|cache| cache as u8)).collect(),
             regions: all("regions")?.map(region).collect(),
@@ -297,7 +300,7 @@ pub mod tests {
 
     /// A VM with a region on each of two caches and one of the guest's, of which two are listed.
     pub const REGIONS: &str = r#"{"v":1,"t":"regions","vm":"a","time_ns":9,"machine_ns":2000000000,"span_ns":100000000,"frames":65536,
-        "found":2,"defined":1,"closed_faults":460,"moves":450,"opened":1,"globalised":0,"rounds":3,
+        "found":2,"defined":1,"closed_faults":460,"moves":450,"globalised":1,"opened":2,"rounds":3,
         "caches":[{"frames":768,"working_set":512},{"frames":768,"working_set":768}],"map":"..0011..","regions":[
         {"region":259,"by":"hypervisor","kind":"local","cache":0,"frames":768,"working_set":512,"access_ns":123456,"space_root":73728,
          "moves":225},
@@ -309,8 +312,8 @@ pub mod tests {
         let Line::Regions(regions) = names.read(REGIONS.as_bytes()) else { panic!("{REGIONS}") };
         assert_eq!((regions.vm, &names.vms[..]), (0, &["a".to_owned()][..]));
         assert_eq!(
-            (regions.bytes, regions.known, regions.moves, regions.opened),
-            (256 << 20, [2, 1], 450, 1)
+            (regions.bytes, regions.known, regions.moves, regions.globalised, regions.opened),
+            (256 << 20, [2, 1], 450, 1, 2)
         );
         assert_eq!(regions.caches, [(3 << 20, 2 << 20), (3 << 20, 3 << 20)]);
         assert_eq!(regions.map, [None, None, Some(0), Some(0), Some(1), Some(1), None, None]);

@@ -20,6 +20,7 @@ pub fn add(seen: &mut Option<Regions>, now: &Regions) {
         region.moves = region.moves.saturating_add(same(region).map_or(0, |old| old.moves));
     }
     now.moves = now.moves.saturating_add(before.moves);
+    now.globalised = now.globalised.saturating_add(before.globalised);
     now.opened = now.opened.saturating_add(before.opened);
     now.span_ns = now.span_ns.saturating_add(before.span_ns);
     *seen = Some(now);
@@ -28,7 +29,7 @@ pub fn add(seen: &mut Option<Regions>, now: &Regions) {
 /// Forgets what was counted; where the regions are stays.
 pub fn begin_again(seen: &mut Option<Regions>) {
     if let Some(seen) = seen {
-        (seen.moves, seen.opened, seen.span_ns) = (0, 0, 0);
+        (seen.moves, seen.globalised, seen.opened, seen.span_ns) = (0, 0, 0, 0);
         seen.regions.iter_mut().for_each(|region| region.moves = 0);
     }
 }
@@ -43,8 +44,9 @@ pub fn rows(seen: &Regions) -> Vec<String> {
     let rate = |moves| count(per_second(moves, seen.span_ns));
     let [found, defined] = seen.known;
     let mut lines = vec![format!(
-        "  regions  found {found}, the guest's {defined}; moves/s {}, opened/s {}",
+        "  regions  found {found}, the guest's {defined}; moves/s {}, globalised/s {}, opened/s {}",
         rate(seen.moves),
+        rate(seen.globalised),
         rate(seen.opened)
     )];
     let caches: Vec<_> = seen.caches.iter().enumerate().collect();
@@ -93,7 +95,7 @@ mod tests {
     #[test]
     fn shows_where_regions_are() {
         let expected = [
-            "  regions  found 2, the guest's 1; moves/s 4500, opened/s 10",
+            "  regions  found 2, the guest's 1; moves/s 4500, globalised/s 10, opened/s 20",
             "  caches (working set) 0: 3.0M (2.0M)  1: 3.0M (3.0M)",
             "    region  kind     cache      size  working set  used for  moves/s  space",
             "    259     local    0          3.0M         2.0M    123 us     2250  12000",
@@ -108,11 +110,14 @@ mod tests {
         add(&mut all, &seen());
         add(&mut all, &seen());
         let shown = rows(all.as_ref().unwrap());
-        assert!(shown[0].ends_with("moves/s 4500, opened/s 10"), "{shown:?}");
+        assert!(shown[0].ends_with("moves/s 4500, globalised/s 10, opened/s 20"), "{shown:?}");
         assert_eq!(all.as_ref().unwrap().regions[0].moves, 2 * seen().regions[0].moves);
         begin_again(&mut all);
         let shown = rows(all.as_ref().unwrap());
-        assert!(shown[0].ends_with("moves/s –, opened/s –") && shown[3].ends_with("–  12000"), "{shown:?}");
+        assert!(
+            shown[0].ends_with("moves/s –, globalised/s –, opened/s –") && shown[3].ends_with("–  12000"),
+            "{shown:?}"
+        );
         assert_eq!(shown.len(), rows(&seen()).len());
     }
 
@@ -132,6 +137,8 @@ mod tests {
             moves,
             ..many.regions[0].clone()
         };
+        many.known = [16_384, 256];
+        (many.moves, many.globalised, many.opened) = (moves, moves, moves);
         many.regions = vec![region; 16];
         many.caches = vec![(most, 5 << 20); 16];
         let shown = rows(&many);

@@ -246,7 +246,7 @@ fn measured(mhz: u32, point: &Point, line: &str, stats: &Value, run: &Run, text:
     }
     let moments = run.regions.iter().filter(|line| line.machine_ns + ns > end);
     let (moves, opened) = moments.fold((0u64, 0u64), |(moves, opened), line| {
-        (moves.saturating_add(line.moves), opened.saturating_add(line.opened))
+        (moves.saturating_add(line.moves), opened.saturating_add(line.globalised).saturating_add(line.opened))
     });
     // Absent without regions.
     let paging = &stats["guests"][0]["paging"]["regions"];
