@@ -179,8 +179,8 @@ fn an_instruction_that_touches_regions_of_two_domains_completes() {
 
 #[test]
 fn a_processor_that_was_idle_and_took_the_vcpu_opens_its_region_for_a_while() {
-    /// What another VCPU of the VM has run.
-    const VM_NS: u64 = 5_000_000_000;
+    /// What another VCPU of the VM has run, which is more.
+    const VM_NS: u64 = 7_000_000_000;
     let (mut machine, rids) = machine(&[0x200], &[TOUCH, |_| Exit::Interrupt]);
     localise(&mut machine, rids[0], 1).unwrap();
     assert_eq!(machine.vm.regions.virtual_ns(VM_NS), VM_NS);
