@@ -71,8 +71,9 @@ pub(in crate::vcpu) fn before_entry<V: Virt, M: HostMemory, H: Host>(
     vcpu.phase.interrupts = (vcpu.interrupts.counts.interrupts, is_offered);
     // One that stood ready at the last look has been told of.
     let was_taken = vcpu.phase.interrupts.0 != before.0;
+    let is_over = now_ns >= end_ns || vcpu.phase.overhead >= vcpu.phase.most_overhead;
     let event = match () {
-        () if now_ns >= end_ns || vcpu.mmu.tree() != PHASE || !vm.regions.is_wanted() => Event::End,
+        () if is_over || vcpu.mmu.tree() != PHASE || !vm.regions.is_wanted() => Event::End,
         () if was_taken && !before.1 || is_offered && (was_taken || !before.1) => Event::Interrupt,
         () => return,
     };

@@ -28,7 +28,7 @@ use crate::vcpu::mmu::{set_mode, set_tree, switch};
 use crate::vcpu::outcome::Return;
 use crate::vcpu::regions::{before_entry, tick};
 use crate::vcpu::run::run;
-use crate::vcpu::testing::Machine;
+use crate::vcpu::testing::{Machine, TSC_KHZ};
 use crate::virt::fake::Step;
 use crate::virt::{FlushScope, Roots};
 use crate::vm::regions::PHASE;
@@ -321,6 +321,19 @@ fn an_instruction_that_needs_regions_which_do_not_merge_completes_in_a_phase() {
     };
     scene.exit(Some(Gpa(0x40_0000)));
     assert!(!both_open(&scene) && owner(&scene) == Owner::Space(crate::region::Space::VM));
+}
+
+#[test]
+fn a_phase_ends_once_the_hypervisor_has_taken_three_times_as_long() {
+    let mut scene = in_phase("unify");
+    // It has 4 ms.
+    scene.machine.vcpu.phase.leave_out(11 * TSC_KHZ);
+    scene.exit(None);
+    assert!(scene.machine.vcpu.phase.is_on() && scene.counts().rounds == 0);
+    scene.machine.vcpu.phase.leave_out(TSC_KHZ);
+    scene.exit(None);
+    assert!(!scene.machine.vcpu.phase.is_on() && !scene.has_phase_tables());
+    assert_eq!(scene.counts().rounds, 1);
 }
 
 #[test]
