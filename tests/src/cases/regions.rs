@@ -9,14 +9,14 @@ use super::{Case, SHADOW, boot::read_stats, only};
 use crate::context::{BOCHS_TIMEOUT, Context};
 
 pub const CASES: &[Case] = &[
-    only("qemu-svm", "regions: those of a program are found", |c| found(c).map(drop)).also(SHADOW),
+    only("qemu-svm", "regions: those of a program are found", |c| found(c, &[])).also(SHADOW),
     only("qemu-svm", "regions: those of a program of a guest with PAE tables are found", |c| {
-        found_32(c, "debian-686-pae")
+        found(c, &["--guest", "debian-686-pae"])
     })
     .also(SHADOW)
     .at_length(),
     only("qemu-svm", "regions: those of a program of a guest with two levels of tables are found", |c| {
-        found_32(c, "debian-686")
+        found(c, &["--guest", "debian-686"])
     })
     .also(SHADOW)
     .at_length(),
@@ -65,13 +65,27 @@ const UNIFY: &str =
 const BOCHS_UNIFY: &str =
     "unify,q_us=2000,period_ms=300,phase_ms=100,least_us=1000,most_us=1000000,cache_kib=216";
 
-fn found(context: &Context) -> Result<Value> {
-    found_in(context, &["--regions", UNIFY], &context.memlat, 300)
+/// The program's two regions are found, each by itself, in a guest of this kind or on such tables.
+fn found(context: &Context, more: &[&str]) -> Result<()> {
+    let samples = context.path("samples.jsonl");
+    let memlat = if more.contains(&"--guest") { &context.memlat32 } else { &context.memlat };
+    found_in(context, &[more, &["--regions", UNIFY, "--samples", &samples]].concat(), memlat, 300)?;
+    let text = std::fs::read_to_string(&samples)?;
+    let lines = text.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok());
+    let sizes = lines.filter(|line| line["t"] == "regions").map(|line| -> Vec<u64> {
+        let regions = line["regions"].as_array().into_iter().flatten();
+        regions.filter_map(|region| region["frames"].as_u64()).collect()
+    });
+    let sizes: Vec<_> = sizes.collect();
+    // 48 pages each. All merged, or none, are other sizes.
+    let whole = |sizes: &Vec<u64>| sizes.iter().filter(|frames| (44..=52).contains(*frames)).count();
+    ensure!(sizes.iter().any(|sizes| whole(sizes) >= 2), "no two regions of 48 pages at a time: {sizes:?}");
+    Ok(())
 }
 
 /// Agile paging is in force between phases: each is on nested tables, and begins and ends with a change.
 fn with_agile_paging(context: &Context) -> Result<()> {
-    found_in(context, &["--mode", "agile", "--regions", UNIFY], &context.memlat, 300)?;
+    found(context, &["--mode", "agile"])?;
     let paging = read_stats(&context.path("stats.json"))?["guests"][0]["paging"].clone();
     let count = |group: &str, key: &str| paging[group][key].as_u64().unwrap_or(0);
     let changes = ["to_agile", "to_nested"].map(|direction| count("switches", direction));
@@ -79,10 +93,6 @@ fn with_agile_paging(context: &Context) -> Result<()> {
     ensure!(changes.iter().all(|changes| *changes + 1 >= rounds), "{rounds} rounds: {paging}");
     ensure!(count("agile", "charged_exits") > 0, "{paging}");
     Ok(())
-}
-
-fn found_32(context: &Context, guest: &str) -> Result<()> {
-    found_in(context, &["--guest", guest, "--regions", UNIFY], &context.memlat32, 300).map(drop)
 }
 
 fn bochs(context: &Context, mode: &str) -> Result<()> {
@@ -145,7 +155,8 @@ fn two_programs(context: &Context, spaces: &str) -> Result<()> {
     let text = std::fs::read_to_string(&samples)?;
     let lines = text.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok());
     // The address spaces and caches of regions of a program's size.
-    let homes = lines.filter(|line| line["t"] == "regions").map(|line| -> Vec<(Option<u64>, u64)> {
+    let lines: Vec<_> = lines.filter(|line| line["t"] == "regions").collect();
+    let homes = lines.iter().map(|line| -> Vec<(Option<u64>, u64)> {
         let all = line["regions"].as_array().into_iter().flatten();
         let large = all.filter(|region| region["frames"].as_u64().is_some_and(|frames| frames >= 16));
         large.filter_map(|region| Some((region["space_root"].as_u64(), region["cache"].as_u64()?))).collect()
@@ -160,7 +171,13 @@ fn two_programs(context: &Context, spaces: &str) -> Result<()> {
     ensure!(homes.iter().any(|homes| !homes.is_empty()), "nothing is mapped to a cache: {}", said());
     match spaces {
         "cr3" => ensure!(are_programs && regions["spaces_made"].as_u64() >= Some(2), "{}", said()),
-        _ => ensure!(!are_apart && regions["spaces_made"] == 0, "{}", said()),
+        _ => {
+            ensure!(!are_apart && regions["spaces_made"] == 0, "{}", said());
+            // Each program has 48 pages: what is on that cache is of both.
+            let caches = lines.iter().flat_map(|line| line["caches"].as_array().into_iter().flatten());
+            let most = caches.filter_map(|cache| cache["frames"].as_u64()).max();
+            ensure!(most >= Some(72), "{most:?} pages on a cache: {}", said());
+        }
     }
     Ok(())
 }
