@@ -44,7 +44,7 @@ pub fn rows(seen: &Regions) -> Vec<String> {
     let rate = |moves| count(per_second(moves, seen.span_ns));
     let [found, defined] = seen.known;
     let mut lines = vec![format!(
-        "  regions  found {found}, the guest's {defined}; moves/s {}, globalised/s {}, opened/s {}",
+        "  regions  found {found}, guest's {defined}; moves/s {} globalised/s {} opened/s {}",
         rate(seen.moves),
         rate(seen.globalised),
         rate(seen.opened)
@@ -95,7 +95,7 @@ mod tests {
     #[test]
     fn shows_where_regions_are() {
         let expected = [
-            "  regions  found 2, the guest's 1; moves/s 4500, globalised/s 10, opened/s 20",
+            "  regions  found 2, guest's 1; moves/s 4500 globalised/s 10 opened/s 20",
             "  caches (working set) 0: 3.0M (2.0M)  1: 3.0M (3.0M)",
             "    region  kind     cache      size  working set  used for  moves/s  space",
             "    259     local    0          3.0M         2.0M    123 us     2250  12000",
@@ -110,12 +110,12 @@ mod tests {
         add(&mut all, &seen());
         add(&mut all, &seen());
         let shown = rows(all.as_ref().unwrap());
-        assert!(shown[0].ends_with("moves/s 4500, globalised/s 10, opened/s 20"), "{shown:?}");
+        assert!(shown[0].ends_with("moves/s 4500 globalised/s 10 opened/s 20"), "{shown:?}");
         assert_eq!(all.as_ref().unwrap().regions[0].moves, 2 * seen().regions[0].moves);
         begin_again(&mut all);
         let shown = rows(all.as_ref().unwrap());
         assert!(
-            shown[0].ends_with("moves/s –, globalised/s –, opened/s –") && shown[3].ends_with("–  12000"),
+            shown[0].ends_with("moves/s – globalised/s – opened/s –") && shown[3].ends_with("–  12000"),
             "{shown:?}"
         );
         assert_eq!(shown.len(), rows(&seen()).len());
