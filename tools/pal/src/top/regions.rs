@@ -44,7 +44,7 @@ pub fn rows(seen: &Regions) -> Vec<String> {
     let rate = |moves| count(per_second(moves, seen.span_ns));
     let [found, defined] = seen.known;
     let mut lines = vec![format!(
-        "  regions  found {found}, guest's {defined}; moves/s {} globalised/s {} opened/s {}",
+        "  regions found {found}, guest's {defined}; moves/s {} globalised/s {} opened/s {}",
         rate(seen.moves),
         rate(seen.globalised),
         rate(seen.opened)
@@ -95,7 +95,7 @@ mod tests {
     #[test]
     fn shows_where_regions_are() {
         let expected = [
-            "  regions  found 2, guest's 1; moves/s 4500 globalised/s 10 opened/s 20",
+            "  regions found 2, guest's 1; moves/s 4500 globalised/s 10 opened/s 20",
             "  caches (working set) 0: 3.0M (2.0M)  1: 3.0M (3.0M)",
             "    region  kind     cache      size  working set  used for  moves/s  space",
             "    259     local    0          3.0M         2.0M    123 us     2250  12000",
