@@ -32,7 +32,7 @@ mod tables;
 mod unfilled;
 mod unmap;
 
-use accessed::TouchedPieces;
+use accessed::UsedFrames;
 use chunks::Chunks;
 use claims::Head;
 pub(super) use leaves::is_stale;
@@ -78,7 +78,7 @@ pub(super) struct Pool<M: TableMemory, F: PteFormat> {
     filter: Filter,
     pt_count_2m: Pieces<u32>,
     /// What samples of accesses ask.
-    touched: TouchedPieces,
+    used_frames: UsedFrames,
     /// Pages that stand for nothing: with a table, and without memory.
     free: Stack,
     bare: Stack,

@@ -108,15 +108,18 @@ fn accessed_bits_of_a_frame_are_those_of_its_leaves() {
             processor.access(&tables, root, registers, Gva(0), Access::READ).unwrap()
         };
         access(&mut processor);
-        assert_eq!([5, 6, 5].map(|page| shadow.take_accessed(frame(page), 1)), [1, 0, 0]);
+        assert!(shadow.begin_sample(1));
+        assert_eq!([5, 6, 5].map(|page| shadow.take_used(frame(page), 1)), [1, 0, 0]);
         // It remembers the translation, and sets no bit.
         access(&mut processor);
-        assert_eq!(shadow.take_accessed(frame(5), 1), 0);
+        assert!(!shadow.begin_sample(2));
+        assert_eq!(shadow.take_used(frame(5), 1), 0);
         let flush = shadow.flush_accessed();
         assert_eq!(flush, TlbFlush::All);
         processor.flush(flush);
         access(&mut processor);
-        assert_eq!(shadow.take_accessed(frame(0), u64::MAX), 1 << 5);
+        assert!(shadow.begin_sample(3));
+        assert_eq!(shadow.take_used(frame(0), u64::MAX), 1 << 5);
     });
 }
 

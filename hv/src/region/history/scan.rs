@@ -13,12 +13,12 @@ pub trait AccessSource {
     /// A sample begins, with a number above those of all samples before.
     fn begin(&mut self, _number: u64) {}
 
-    /// Whether something in the 2 MiB from `first` on, a multiple of 512, may have been accessed since the last time that this was asked for any
-    /// address space, or since the sample with the number `before` has begun. If not, [`take_accessed`](Self::take_accessed) would find
-    /// nothing there.
-    fn is_touched(&mut self, first: Gfn, before: u64) -> bool;
+    /// In which groups of 64 frames of the 2 MiB from `first` on, a multiple of 512, something may have been accessed since the last time that
+    /// this was asked for any address space, or since the sample with the number `before` has begun: a bit for each. In the others
+    /// [`take_accessed`](Self::take_accessed) would find nothing.
+    fn touched(&mut self, first: Gfn, before: u64) -> u8;
 
-    /// Whether `is_touched` would say no for each of the [`TOGETHER`] pieces of 2 MiB from `first` on, a multiple of this many. One answer
+    /// Whether `touched` would tell of none for each of the [`TOGETHER`] pieces of 2 MiB from `first` on, a multiple of this many. One answer
     /// costs less than those; what it is too much to ask, as here, is not known.
     fn is_idle(&self, _first: Gfn) -> bool {
         false
@@ -152,22 +152,23 @@ impl Histories {
     ) {
         let first = piece * GROUPS;
         let Some(gfn) = self.first_of(first) else { return };
-        if !is_idle && source.is_touched(gfn, sample.before) {
+        let found = if is_idle { 0 } else { source.touched(gfn, sample.before) };
+        // Another address space has asked since: what was found then, and cleared, is not known by groups.
+        let touched = if self.pieces[piece].touched > sample.before { u8::MAX } else { found };
+        if found != 0 {
             // Another address space's sample may have begun since, and has been here: what it finds next time was asked for now.
             let own = self.ticks[usize::from(sample.space.0)].number;
             self.number += u64::from(own != self.number);
             self.pieces[piece].touched = self.number;
         }
-        let is_touched = self.pieces[piece].touched > sample.before;
         let word = self.present[usize::from(sample.space.0) * self.stride + first / 64];
         let present = (word >> (first % 64)) as u8;
-        let groups = if is_touched { present } else { present & self.pieces[piece].used };
         let is_second =
-            is_touched && sample.space == Space::VM && !self.has_pool && self.is_anothers_piece(piece);
-        for n in bits(groups.into()) {
+            touched != 0 && sample.space == Space::VM && !self.has_pool && self.is_anothers_piece(piece);
+        for n in bits((present & (touched | self.pieces[piece].used)).into()) {
             let place = first + n as usize;
             let first = Gfn(gfn.0 + u64::from(n) * GROUP);
-            let source = if is_touched { Some(&mut *source) } else { None };
+            let source = if touched >> n & 1 != 0 { Some(&mut *source) } else { None };
             self.sample_group(sample, (place, first), source, is_second, regions, done);
         }
     }

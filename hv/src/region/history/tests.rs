@@ -15,11 +15,11 @@ use crate::region::{Domain, Kind, Owner};
 const RAM: [Range<Gfn>; 4] =
     [Gfn(10)..Gfn(80), Gfn(100)..Gfn(140), Gfn(1000)..Gfn(1050), Gfn(1500)..Gfn(1510)];
 
-/// Access bits that were set since the last sample, of frames and of pieces, as processors set them in each entry of a walk.
+/// Access bits that were set since the last sample, of frames and of groups, as processors and shadow tables note them.
 #[derive(Debug, Default)]
 struct Accessed {
     frames: BTreeSet<Gfn>,
-    pieces: BTreeSet<u64>,
+    groups: BTreeSet<u64>,
 }
 
 impl Accessed {
@@ -31,19 +31,20 @@ impl Accessed {
 
     fn access(&mut self, gfn: Gfn) {
         self.frames.insert(gfn);
-        self.pieces.insert(gfn.0 / PIECE);
+        self.groups.insert(gfn.0 / GROUP);
     }
 }
 
 impl AccessSource for Accessed {
-    fn is_touched(&mut self, first: Gfn, _before: u64) -> bool {
+    fn touched(&mut self, first: Gfn, _before: u64) -> u8 {
         assert_eq!(first.0 % PIECE, 0);
-        self.pieces.remove(&(first.0 / PIECE))
+        let groups = (0..8).filter(|n| self.groups.remove(&(first.0 / GROUP + n)));
+        groups.fold(0, |all, n| all | 1 << n)
     }
 
     fn is_idle(&self, first: Gfn) -> bool {
         assert_eq!(first.0 % (TOGETHER * PIECE), 0);
-        self.pieces.range(first.0 / PIECE..first.0 / PIECE + TOGETHER).next().is_none()
+        self.groups.range(first.0 / GROUP..(first.0 + TOGETHER * PIECE) / GROUP).next().is_none()
     }
 
     fn take_accessed(&mut self, first: Gfn, Asked { wanted, .. }: Asked) -> u64 {
@@ -248,7 +249,7 @@ fn what_a_sample_in_progress_clears_is_kept_for_those_that_have_begun_since() {
         source.access(Gfn(600));
         let rest = partition.scan(Space::VM, now_ns, &mut source, u64::MAX);
         assert_eq!([begun, own, rest].map(|scan| scan.is_complete), [false, true, true]);
-        assert_eq!(source.pieces.len(), 0, "it has cleared the one bit of both");
+        assert_eq!(source.groups.len(), 0, "it has cleared the one bit of both");
     }
     let _complete = partition.scan(space, 3 * SAMPLE_NS, &mut source, u64::MAX);
     assert_eq!(partition.histories().unwrap().history(Gfn(600)), Some(3 << 30));
@@ -286,7 +287,7 @@ fn what_comes_to_an_address_space_is_asked_for_in_its_next_sample() {
         for _ in 0..2 {
             let _complete = partition.scan(Space::VM, 0, &mut source, u64::MAX);
         }
-        assert_eq!((source.pieces.len(), source.frames.len()), (0, 1));
+        assert_eq!((source.groups.len(), source.frames.len()), (0, 1));
         match is_pool {
             false => _ = partition.exclude(Gfn(5)).unwrap(),
             true => partition.start_histories().unwrap(),
@@ -327,8 +328,8 @@ fn histories_take_few_bytes_for_a_frame() {
 struct Table(u64);
 
 impl AccessSource for Table {
-    fn is_touched(&mut self, _first: Gfn, _before: u64) -> bool {
-        true
+    fn touched(&mut self, _first: Gfn, _before: u64) -> u8 {
+        u8::MAX
     }
 
     fn take_accessed(&mut self, first: Gfn, Asked { wanted, .. }: Asked) -> u64 {
@@ -385,8 +386,8 @@ fn frames_have_one_clock_where_samples_of_one_address_space_ask_for_them() {
 struct Groups(Vec<(u64, bool)>);
 
 impl AccessSource for Groups {
-    fn is_touched(&mut self, _first: Gfn, _before: u64) -> bool {
-        true
+    fn touched(&mut self, _first: Gfn, _before: u64) -> u8 {
+        u8::MAX
     }
 
     fn take_accessed(&mut self, first: Gfn, asked: Asked) -> u64 {

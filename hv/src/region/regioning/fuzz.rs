@@ -14,8 +14,8 @@ const STEP: usize = 4;
 struct Pattern(u64);
 
 impl AccessSource for Pattern {
-    fn is_touched(&mut self, _first: Gfn, _before: u64) -> bool {
-        true
+    fn touched(&mut self, _first: Gfn, _before: u64) -> u8 {
+        u8::MAX
     }
 
     fn take_accessed(&mut self, first: Gfn, _: Asked) -> u64 {

@@ -51,8 +51,8 @@ pub enum Mapping {
 struct Accessed(Vec<u64>);
 
 impl AccessSource for Accessed {
-    fn is_touched(&mut self, _first: Gfn, _before: u64) -> bool {
-        true
+    fn touched(&mut self, _first: Gfn, _before: u64) -> u8 {
+        u8::MAX
     }
 
     fn take_accessed(&mut self, first: Gfn, Asked { wanted, .. }: Asked) -> u64 {

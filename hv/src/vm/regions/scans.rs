@@ -32,22 +32,24 @@ const PART: u64 = 2048;
 const PART_BYTES: u64 = 512 << 20;
 /// Pages of a large leaf.
 const LARGE: u64 = PIECE;
-/// Tables of a VM at most that are asked: a nested set for each cache domain, the first, and that of a phase; shadow tables.
-const TABLES: usize = 19;
+/// A bit for each group of a piece.
+const ALL_GROUPS: u8 = u8::MAX;
+/// Tables of a VM at most that are asked for large leaves: a nested set for each cache domain, the first, and that of a phase.
+const TABLES: usize = 18;
 
-/// What the large leaves of each kind of tables said that were read last, of nested tables by their set: their bits are cleared at their
-/// first group, and count for the others, too.
+/// What the large leaves said that were read last, by the set of nested tables: their bits are cleared at their first group, and count for the
+/// others, too.
 #[derive(Debug, Default)]
-struct LargeLeaves(ArrayVec<(Option<TreeKey>, AccessedLarge), TABLES>);
+struct LargeLeaves(ArrayVec<(TreeKey, AccessedLarge), TABLES>);
 
 impl LargeLeaves {
     /// What was said at a group before this one.
-    fn known(&self, tables: Option<TreeKey>, at: Gpa) -> Option<AccessedLarge> {
+    fn known(&self, tables: TreeKey, at: Gpa) -> Option<AccessedLarge> {
         let (_, leaf) = self.0.iter().find(|(own, _)| *own == tables)?;
         (at != leaf.range.start && leaf.range.contains(at)).then_some(*leaf)
     }
 
-    fn keep(&mut self, tables: Option<TreeKey>, leaf: AccessedLarge) {
+    fn keep(&mut self, tables: TreeKey, leaf: AccessedLarge) {
         match self.0.iter_mut().find(|(own, _)| *own == tables) {
             Some((_, last)) => *last = leaf,
             None => _ = self.0.try_push((tables, leaf)),
@@ -80,8 +82,6 @@ pub(super) struct Tables<'a, F: PteFormat<Attr = NestedAttr>, M: TableMemory> {
     large: &'a mut LargeLeaves,
     /// The 2 MiB that are asked for, if they lie side by side in host memory, and where.
     whole: Option<(Gpa, Hfn)>,
-    /// The number of the address space's sample before.
-    before: u64,
     /// Some bits of nested tables were cleared: processors must flush.
     pub nested_owe: bool,
     /// The same of shadow tables.
@@ -95,15 +95,7 @@ impl<'a, F: PteFormat<Attr = NestedAttr>, M: TableMemory> Tables<'a, F, M> {
         shadow: Option<(&'a P2m<M>, &'a mut Shadow<M, F>)>,
         scans: &'a mut Scans,
     ) -> Self {
-        Tables {
-            nested,
-            shadow,
-            large: &mut scans.large,
-            whole: None,
-            before: 0,
-            nested_owe: false,
-            shadow_owe: false,
-        }
+        Tables { nested, shadow, large: &mut scans.large, whole: None, nested_owe: false, shadow_owe: false }
     }
 
     /// Whether something in the 2 MiB at `at` may have been accessed through nested tables.
@@ -111,7 +103,7 @@ impl<'a, F: PteFormat<Attr = NestedAttr>, M: TableMemory> Tables<'a, F, M> {
         let mut any = false;
         // All of them: each has a bit to be cleared.
         for (key, tree) in self.nested.iter().flat_map(|trees| trees.iter()) {
-            if let Some(leaf) = self.large.known(Some(key), at) {
+            if let Some(leaf) = self.large.known(key, at) {
                 any |= leaf.is_accessed;
                 continue;
             }
@@ -125,7 +117,7 @@ impl<'a, F: PteFormat<Attr = NestedAttr>, M: TableMemory> Tables<'a, F, M> {
     fn of_nested(&mut self, at: Gpa, Asked { wanted, last, is_second }: Asked) -> u64 {
         let mut accessed = 0;
         for (key, tree) in self.nested.iter().flat_map(|trees| trees.iter()) {
-            if let Some(leaf) = self.large.known(Some(key), at) {
+            if let Some(leaf) = self.large.known(key, at) {
                 accessed |= leaf.pages(wanted, last);
                 continue;
             }
@@ -140,7 +132,7 @@ impl<'a, F: PteFormat<Attr = NestedAttr>, M: TableMemory> Tables<'a, F, M> {
                 }
                 AccessedGroup::Large(leaf) => {
                     self.nested_owe |= leaf.is_accessed;
-                    self.large.keep(Some(key), leaf);
+                    self.large.keep(key, leaf);
                     accessed |= leaf.pages(wanted, last);
                 }
             }
@@ -148,25 +140,26 @@ impl<'a, F: PteFormat<Attr = NestedAttr>, M: TableMemory> Tables<'a, F, M> {
         accessed
     }
 
-    /// The same through shadow tables, in a sample after that with the number `before`.
-    fn is_touched_shadow(&mut self, at: Gpa, before: u64) -> bool {
-        let Some((p2m, shadow)) = &self.shadow else { return false };
-        (self.whole, self.before) = (p2m.memory_of_piece(at).map(|first| (at, first)), before);
-        // What is asked is known of 2 MiB of host memory together.
+    /// In which groups of 64 frames of the 2 MiB at `at` something was accessed through shadow tables, in a sample after that with the number
+    /// `before`: a bit for each.
+    fn touched_shadow(&mut self, at: Gpa, before: u64) -> u8 {
+        let Some((p2m, shadow)) = &self.shadow else { return 0 };
+        self.whole = p2m.memory_of_piece(at).map(|first| (at, first));
         if let Some((_, first)) = self.whole {
-            return shadow.touched(first, before) != 0;
+            return shadow.used_groups(first, before);
         }
-        let (mut any, mut n) = (false, 0);
-        while n < LARGE && !any {
+        let (mut any, mut n) = (0, 0);
+        while n < LARGE && any == 0 {
             let (entry, bytes) = p2m.run(Gpa(at.0 + (n << PAGE_SHIFT)), (LARGE - n) << PAGE_SHIFT);
             let mut pages = (bytes >> PAGE_SHIFT).max(1);
             if let Some(first) = entry.readable().map(Hpa::frame) {
                 pages = pages.min(LARGE - first.0 % LARGE);
-                any = shadow.touched(first, before) != 0;
+                any = shadow.used_groups(first, before);
             }
             n += pages;
         }
-        any
+        // The frames are elsewhere than the guest's in their 2 MiB.
+        if any == 0 { 0 } else { ALL_GROUPS }
     }
 
     /// Where the frames from `at` on are that lie side by side, `most` at most, and how many; `None`: they are in no memory.
@@ -181,40 +174,20 @@ impl<'a, F: PteFormat<Attr = NestedAttr>, M: TableMemory> Tables<'a, F, M> {
         (entry.readable().map(Hpa::frame), (bytes >> PAGE_SHIFT).max(1))
     }
 
-    /// The reverse maps tell by frames of the host. Pages that are absent have no leaves, and stay absent.
+    /// Shadow tables tell by frames of the host. Pages that are absent have none, and stay absent.
     fn of_shadow(&mut self, at: Gpa, wanted: u64) -> u64 {
-        if self.shadow.is_none() {
-            return 0;
-        }
-        let mut large = self.large.known(None, at);
         let (mut accessed, mut n) = (0, 0);
-        while n < GROUP {
+        while n < GROUP && self.shadow.is_some() {
             let (first, mut pages) = self.run(Gpa(at.0 + (n << PAGE_SHIFT)), GROUP - n);
             if let Some(first) = first
                 && let Some((_, shadow)) = &mut self.shadow
             {
-                // Heads of lists are side by side within 2 MiB.
                 pages = pages.min(LARGE - first.0 % LARGE);
-                let own = wanted >> n & u64::MAX >> (GROUP - pages);
-                let touched = eights(shadow.touched(first, self.before), first.0 % LARGE);
-                if own & touched != 0 {
-                    accessed |= shadow.take_accessed(first, own & touched) << n;
-                }
-                // A large leaf leads to all of a piece of 2 MiB, so that any of its frames tells where that is.
-                large.get_or_insert_with(|| {
-                    let is_accessed = shadow.take_accessed_large(first);
-                    self.shadow_owe |= is_accessed;
-                    let start = at.align_down(LARGE << PAGE_SHIFT);
-                    let range = GpaRange { start, end: Gpa(start.0 + (LARGE << PAGE_SHIFT)) };
-                    let leaf = AccessedLarge { range, is_accessed, is_joined: false };
-                    self.large.keep(None, leaf);
-                    leaf
-                });
+                accessed |= shadow.take_used(first, wanted >> n & u64::MAX >> (GROUP - pages)) << n;
             }
             n += pages;
         }
-        self.shadow_owe |= accessed != 0;
-        accessed | large.map_or(0, |leaf| leaf.pages(wanted, 0))
+        accessed
     }
 }
 
@@ -225,9 +198,9 @@ impl<F: PteFormat<Attr = NestedAttr>, M: TableMemory> AccessSource for Tables<'_
         }
     }
 
-    fn is_touched(&mut self, first: Gfn, before: u64) -> bool {
-        // Both have bits to be cleared.
-        self.is_touched_nested(first.base()) | self.is_touched_shadow(first.base(), before)
+    fn touched(&mut self, first: Gfn, before: u64) -> u8 {
+        let nested = if self.is_touched_nested(first.base()) { ALL_GROUPS } else { 0 };
+        nested | self.touched_shadow(first.base(), before)
     }
 
     fn is_idle(&self, first: Gfn) -> bool {
@@ -313,15 +286,6 @@ impl<F: PteFormat<Attr = NestedAttr>, M: HostMemory> Vm<F, M> {
             self.lock_memory(work).nested.split_joined(range);
         }
     }
-}
-
-/// Which of the 64 frames from frame `first` of a piece on are in the eights of `touched`. All may be if they begin within one.
-fn eights(touched: u64, first: u64) -> u64 {
-    if !first.is_multiple_of(8) {
-        return if touched == 0 { 0 } else { u64::MAX };
-    }
-    let eight = |n: u64| u64::from((touched >> (first / 8) >> n) as u8 & 1) * (0xff << (8 * n));
-    (0..8).fold(0, |all, n| all | eight(n))
 }
 
 /// Ranges of RAM for each of which the lock of the memory is held once, as for a part of a sample.

@@ -57,7 +57,7 @@ fn a_large_leaf_is_split_where_pages_move_and_stays_so_until_the_p2m_joins_it() 
             "elsewhere small leaves of the P2m are no request"
         );
         if moves {
-            assert_eq!([100, 300].map(|page| shadow.take_accessed(frame(page), 1)), [1, 0]);
+            assert_eq!([100, 300].map(|page| shadow.take_in_use(frame(page))), [true, false]);
             assert_eq!(shadow.drop_large_leaves([frame(7)].into_iter()), TlbFlush::None, "there is none");
             let _nothing_moved = p2m.join(Gpa(M2)).unwrap();
             let _all_again = shadow.drop_everything();
@@ -65,12 +65,14 @@ fn a_large_leaf_is_split_where_pages_move_and_stays_so_until_the_p2m_joins_it() 
             touch(&p2m, &mut shadow, 100);
             assert!(shadow.has_large_leaf(frame(7)));
         } else {
-            assert_eq!(shadow.take_accessed(frame(64), u64::MAX), 0, "there are no small ones");
             assert!(shadow.take_in_use(frame(0)) && shadow.take_in_use(frame(510)));
             assert!(shadow.take_in_use(frame(511)), "and clears the bit");
             assert!(!shadow.take_in_use(frame(1)));
             touch(&p2m, &mut shadow, 7);
-            assert!(shadow.take_accessed_large(frame(300)) && !shadow.take_accessed_large(frame(7)));
+            assert!(shadow.begin_sample(1) && !shadow.begin_sample(2), "cleared");
+            assert_eq!(shadow.take_used(frame(256), 0xf0), 0xf0);
+            assert_eq!([256, 260, 264].map(|page| shadow.take_in_use(frame(page))), [true, false, true]);
+            assert_eq!(shadow.take_used(frame(256), u64::MAX), u64::MAX << 9 | 0xe);
         }
     }
 }

@@ -1,137 +1,200 @@
-//! Accessed bits of leaves: by the reverse maps, and those of the links above them, which tell where there are none to be found.
+//! Accessed bits of leaves: collected for samples in one pass over the pages that were used, and asked by the reverse maps.
 //!
 //! A processor sets the accessed bit of each entry that it walks through. So a leaf of a page of level 1 was used since the links to the page
-//! were cleared only if one of them has its bit again. [`Pool::find_touched`] goes over the links to such pages, and over the leaves of those
-//! that were used, and notes where in the pieces of 2 MiB to which these lead. Nothing is asked of the rest.
+//! were cleared only if one of them has its bit again. [`Pool::collect_accessed`] goes over the links to such pages, and over the leaves of
+//! those that were used. It clears their bits and notes which frames they lead to; what is asked of these notes costs no look at a leaf.
 
 use super::chunks::Record;
-use super::unmap::TOGETHER;
 use super::*;
-use crate::arch::addr::{Hpa, PAGE_SHIFT};
+use crate::arch::addr::Hpa;
 use crate::mem::table_memory::TableMemory;
 use crate::paging::format::PteFormat;
 use crate::paging::format::x86::{ACCESSED, LARGE};
 
-/// Frames that have one bit in [`Touched`].
-const EIGHT: u64 = LARGE_FRAMES / 64;
-/// Those of a group that are looked at together.
-const EIGHT_WANTED: u64 = (1 << TOGETHER) - 1;
+/// Places at which a piece may stand.
+const PROBES: usize = 16;
+/// Words with a bit for each frame of a piece.
+const FRAME_WORDS: usize = LARGE_FRAMES as usize / 64;
 
-/// Which parts of host memory were used: of pieces of 2 MiB, by hash.
+/// Frames that were used, and have not been asked for since, of pieces of 2 MiB.
 #[derive(Debug, Default)]
-pub(super) struct TouchedPieces {
-    /// Missing until the first sample.
-    pieces: Option<Pieces<Touched>>,
-    /// The latest sample that any leaf may be of.
-    all: u64,
-    /// All leaves are to be asked by the next sample, links or not.
-    is_next_all: bool,
+pub(super) struct UsedFrames {
+    /// By hash, some not in use; missing until the first sample.
+    places: Option<Pieces<Place>>,
     latest: u64,
 }
 
-/// Where in a piece samples have found accessed leaves.
+/// The frames of a piece.
 #[derive(Clone, Copy, Debug, Default)]
-struct Touched {
-    /// The latest sample that has, and what it has found: a bit for each eight frames.
+#[repr(align(128))]
+struct Place {
+    /// The number of the piece, and one; 0: the place is free.
+    piece: u64,
+    /// The latest sample that has found a leaf.
     sample: u64,
-    frames: u64,
-    /// The one before.
-    before: u64,
-    /// To a power of two.
-    _unused: u64,
+    frames: [u64; FRAME_WORDS],
 }
 
-impl TouchedPieces {
-    /// Leaves are accessed of which no link tells.
-    pub(super) fn ask_all(&mut self) {
-        self.is_next_all = true;
-    }
-
-    /// A sample begins. Without memory for `pieces` numbers all is asked.
-    fn begin(&mut self, number: u64, pieces: usize) {
+impl UsedFrames {
+    /// A sample begins: there are places, as many as `first` if there were none. False: there is no memory for them.
+    fn begin(&mut self, number: u64, first: usize) -> bool {
         if number <= self.latest {
             // Numbers begin again with the records of a VM that was reset.
-            (self.pieces, self.all) = (None, 0);
+            self.places = None;
         }
         self.latest = number;
-        if self.pieces.is_none() {
-            self.pieces = Pieces::new(pieces, Touched::default).ok();
-            self.is_next_all = true;
+        if self.places.is_none() {
+            self.places = Pieces::new(first, Place::default).ok();
         }
-        if self.pieces.is_none() || core::mem::take(&mut self.is_next_all) {
-            self.all = number;
+        self.places.is_some()
+    }
+
+    /// The place that a piece has or may have.
+    fn place(places: &Pieces<Place>, piece: u64) -> Option<usize> {
+        let first = hash(piece);
+        let near = (first..first + PROBES).map(|n| n & (places.len() - 1));
+        near.into_iter().find(|&n| [0, piece + 1].contains(&places[n].piece))
+    }
+
+    /// What is known of the piece that a frame is in; of one without a place nothing is.
+    fn of(&self, frame: Hfn) -> Option<&Place> {
+        let places = self.places.as_ref()?;
+        Some(&places[Self::place(places, frame.0 / LARGE_FRAMES)?])
+    }
+
+    /// The same, to be changed.
+    fn of_mut(&mut self, frame: Hfn) -> Option<&mut Place> {
+        let places = self.places.as_mut()?;
+        let at = Self::place(places, frame.0 / LARGE_FRAMES)?;
+        Some(&mut places[at])
+    }
+
+    /// The place of a piece of which this sample has found a leaf. `None`: there is no room.
+    fn note(&mut self, piece: u64) -> Option<&mut Place> {
+        let at = match Self::place(self.places.as_ref()?, piece) {
+            Some(at) => at,
+            None => {
+                self.grow();
+                Self::place(self.places.as_ref()?, piece)?
+            }
+        };
+        let place = &mut self.places.as_mut()?[at];
+        (place.piece, place.sample) = (piece + 1, self.latest);
+        Some(place)
+    }
+
+    /// Makes twice as many places, without pieces of which nothing is to be told. Not where many are free: a bad hash is no reason.
+    #[cold]
+    fn grow(&mut self) {
+        let Some(places) = self.places.as_ref() else { return };
+        if places.iter().filter(|place| place.piece != 0).count() < places.len() / 4 {
+            return;
         }
+        let Ok(mut more) = Pieces::new(2 * places.len(), Place::default) else { return };
+        for place in places.iter().filter(|place| place.frames != [0; FRAME_WORDS]) {
+            let Some(at) = Self::place(&more, place.piece - 1) else { return };
+            more[at] = *place;
+        }
+        self.places = Some(more);
     }
 }
 
 impl<M: TableMemory, F: PteFormat> Pool<M, F> {
-    /// Notes where a sample with this number, above those before, has leaves to ask. Whether a bit of a link was cleared: until all processors
-    /// have flushed they may go on without setting it again.
-    pub(in super::super) fn find_touched(&mut self, number: u64) -> bool {
-        let mut touched = core::mem::take(&mut self.touched);
-        touched.begin(number, self.pt_count_2m.len());
-        let owes = self.for_each_used(|pool, to, level| {
-            let Some(pieces) = &mut touched.pieces else { return };
-            let piece = &mut pieces[pool.region_2m(to.frame())];
-            if piece.sample != number {
-                *piece = Touched { sample: number, before: piece.sample, ..Touched::default() };
-            }
-            piece.frames |= if level == 1 { 1 << (to.frame().0 % LARGE_FRAMES / EIGHT) } else { u64::MAX };
-        });
-        self.touched = touched;
-        owes
-    }
-
-    /// What may have been accessed of the 2 MiB around a frame, a bit for each eight frames, in the samples after that with the number
-    /// `before`.
-    pub(in super::super) fn touched(&self, frame: Hfn, before: u64) -> u64 {
-        let Some(pieces) = self.touched.pieces.as_ref().filter(|_| self.touched.all <= before) else {
-            return u64::MAX;
-        };
-        match pieces[self.region_2m(frame)] {
-            piece if piece.sample <= before => 0,
-            // One more sample has found something: of an address space that asks less often than others.
-            piece if piece.before > before => u64::MAX,
-            piece => piece.frames,
-        }
-    }
-
-    /// Calls `f` with where each accessed leaf leads, and its level, that may have been used since the last time: the large ones, and those in pages to which
-    /// a link was used, or has gone that was. Clears the bits of the links, not those of leaves; whether any.
-    pub(in super::super) fn for_each_used(&mut self, mut f: impl FnMut(&Self, Hpa, u8)) -> bool {
+    /// Collects what was used for a sample with this number, above those before, and clears the bits of that; whether any: until all
+    /// processors have flushed they may go on without setting them again. What there is no memory to note stays for a later sample. `is_all`:
+    /// all leaves are looked at, as links do not tell of them.
+    pub(in super::super) fn collect_accessed(&mut self, number: u64, is_all: bool) -> bool {
+        let mut used = core::mem::take(&mut self.used_frames);
+        let first = (2 * self.lists.len() / LARGE_FRAMES as usize).max(PROBES);
         let mut owes = false;
-        for id in 0..self.used {
-            let page = self.page(id);
-            if !page.is_in_use() || page.key.level() != 2 {
-                continue;
-            }
-            for index in ones(self.accessed_entries(page)) {
+        if used.begin(number, first) {
+            for id in 0..self.used {
                 let page = self.page(id);
-                let raw = self.memory.load(page.frame, index);
-                if raw & LARGE != 0 && !page.key.is_top() {
-                    f(self, Hpa(raw & leaf_address(2)), 2);
-                } else {
-                    let (frame, child) =
-                        (page.frame, Record::of(page, index).payload(&self.memory) as PageId);
-                    self.clear_accessed(frame, index, raw);
-                    self.page_mut(child).touched = true;
-                    owes = true;
+                if page.is_in_use() && page.key.level() == 2 {
+                    owes |= self.collect_links(id, &mut used);
+                }
+            }
+            for id in 0..self.used {
+                let is_touched = core::mem::take(&mut self.page_mut(id).touched);
+                let page = self.page(id);
+                if (is_touched || is_all) && page.is_in_use() && page.key.level() == 1 {
+                    let (any, is_left) = self.collect_leaves(page, &mut used);
+                    owes |= any;
+                    self.page_mut(id).touched = is_left;
                 }
             }
         }
-        for id in 0..self.used {
-            if !core::mem::take(&mut self.page_mut(id).touched) {
-                continue;
-            }
+        self.used_frames = used;
+        owes
+    }
+
+    /// The same of the large leaves of a page of level 2. The pages to which its links were used are marked.
+    fn collect_links(&mut self, id: PageId, used: &mut UsedFrames) -> bool {
+        let mut owes = false;
+        for index in ones(self.accessed_entries(self.page(id))) {
             let page = self.page(id);
-            if !page.is_in_use() || page.key.level() != 1 {
+            let (frame, raw) = (page.frame, self.memory.load(page.frame, index));
+            if raw & LARGE == 0 || page.key.is_top() {
+                let child = Record::of(page, index).payload(&self.memory) as PageId;
+                self.page_mut(child).touched = true;
+            } else if let Some(place) = used.note(((raw & leaf_address(2)) >> 12) / LARGE_FRAMES) {
+                place.frames = [u64::MAX; FRAME_WORDS];
+            } else {
                 continue;
             }
-            for index in ones(self.accessed_entries(page)) {
-                f(self, Hpa(self.memory.load(page.frame, index) & leaf_address(1)), 1);
-            }
+            self.clear_accessed(frame, index, raw);
+            owes = true;
         }
         owes
+    }
+
+    /// The same of the leaves of a page of level 1, and whether some had to stay.
+    fn collect_leaves(&self, page: &Page, used: &mut UsedFrames) -> (bool, bool) {
+        let (mut owes, mut is_left) = (false, false);
+        let (mut latest, mut place) = (u64::MAX, None);
+        for index in ones(self.accessed_entries(page)) {
+            let raw = self.memory.load(page.frame, index);
+            let frame = (raw & leaf_address(1)) >> 12;
+            // Most leaves lead to the same piece as the one before.
+            if latest != frame / LARGE_FRAMES {
+                latest = frame / LARGE_FRAMES;
+                place = used.note(latest);
+            }
+            let Some(place) = &mut place else {
+                is_left = true;
+                continue;
+            };
+            place.frames[(frame % LARGE_FRAMES / 64) as usize] |= 1 << (frame % 64);
+            self.clear_accessed(page.frame, index, raw);
+            owes = true;
+        }
+        (owes, is_left)
+    }
+
+    /// In which groups of 64 frames of the 2 MiB around one samples after that with the number `before` have found something that nobody has
+    /// asked for: a bit for each.
+    pub(in super::super) fn used_groups(&self, frame: Hfn, before: u64) -> u8 {
+        match self.used_frames.of(frame) {
+            Some(place) if place.sample > before => {
+                (0..).zip(place.frames).fold(0, |all, (n, word)| all | u8::from(word != 0) << n)
+            }
+            _ => 0,
+        }
+    }
+
+    /// Which frames samples have found used, and that only once: bit `n` of `wanted` asks for frame `first + n`. All are in the same 2 MiB.
+    pub(in super::super) fn take_used(&mut self, first: Hfn, wanted: u64) -> u64 {
+        let Some(place) = self.used_frames.of_mut(first) else { return 0 };
+        let (word, shift) = ((first.0 % LARGE_FRAMES / 64) as usize, first.0 % 64);
+        let mut take = |word: usize, wanted: u64| {
+            place.frames.get_mut(word).map_or(0, |frames| {
+                let found = *frames & wanted;
+                *frames &= !found;
+                found
+            })
+        };
+        let found = take(word, wanted << shift) >> shift;
+        if shift == 0 { found } else { found | take(word + 1, wanted >> (64 - shift)) << (64 - shift) }
     }
 
     /// Which entries of a page are present and accessed: a bit for each. Eight at a time are passed over if none is.
@@ -160,47 +223,15 @@ impl<M: TableMemory, F: PteFormat> Pool<M, F> {
         }
     }
 
-    /// Which frames were used through leaves of level 1, whose bits are cleared: bit `n` of `wanted` asks for frame `first + n`. All are in
-    /// the same 2 MiB, so that the heads of their lists are side by side; those of frames without leaves are passed over together.
-    pub(in super::super) fn take_accessed(&self, first: Hfn, wanted: u64) -> u64 {
-        let list = self.reverse_map(first.base().0, 1);
-        let span = (u64::BITS - wanted.leading_zeros()) as usize;
-        let (mut accessed, mut at) = (0, 0);
-        let mut look = |n: u64, head: u32| {
-            if wanted >> n & 1 == 1 {
-                let to = Hpa(first.base().0 + (n << PAGE_SHIFT));
-                accessed |= u64::from(self.take_accessed_on(head, to, 1, true)) << n;
-            }
-        };
-        for heads in self.lists.slices(list..list + span) {
-            let (groups, rest) = heads.as_chunks::<TOGETHER>();
-            for group in groups {
-                // All ones: no test for each.
-                if wanted >> at & EIGHT_WANTED != 0
-                    && group.iter().fold(NONE, |all, head| all & head.get()) != NONE
-                {
-                    (at..).zip(group).for_each(|(n, head)| look(n, head.get()));
-                }
-                at += TOGETHER as u64;
-            }
-            (at..).zip(rest).for_each(|(n, head)| look(n, head.get()));
-            at += rest.len() as u64;
-        }
-        accessed
-    }
-
     /// Whether one of the leaves of `level` that lead to `to` was used; their accessed bits are cleared if that is wanted.
     pub(in super::super) fn take_accessed_leaves(&self, to: Hpa, level: u8, clears: bool) -> bool {
-        self.take_accessed_on(self.lists[self.reverse_map(to.0, level)].get(), to, level, clears)
-    }
-
-    /// The same of those on a list, which may hold leaves of other frames.
-    fn take_accessed_on(&self, mut slot: u32, to: Hpa, level: u8, clears: bool) -> bool {
+        let mut slot = self.lists[self.reverse_map(to.0, level)].get();
         let mut any = false;
         while slot != NONE {
             let (id, index) = place(slot);
             let page = self.page(id);
             let raw = self.memory.load(page.frame, index);
+            // A list may hold leaves of other frames.
             if raw & leaf_address(level) == to.0 && page.key.level() == level && raw & ACCESSED != 0 {
                 any = true;
                 if clears {

@@ -45,7 +45,7 @@ impl<M: TableMemory, F: PteFormat> Pool<M, F> {
             buckets: none(buckets)?,
             filter: Filter::EMPTY,
             pt_count_2m: Pieces::new(counters, || 0).map_err(no_memory)?,
-            touched: TouchedPieces::default(),
+            used_frames: UsedFrames::default(),
             free: Stack::EMPTY,
             bare: Stack::EMPTY,
             idle: 0,

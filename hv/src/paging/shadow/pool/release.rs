@@ -82,7 +82,6 @@ impl<M: TableMemory, F: PteFormat> Pool<M, F> {
         self.forget_roots();
         // No link is seen to go.
         self.links += 1;
-        self.touched.ask_all();
         // Backwards, so that the first ones are used again first.
         for id in (0..core::mem::take(&mut self.used)).rev() {
             let page = self.page_mut(id);

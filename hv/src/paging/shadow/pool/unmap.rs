@@ -12,7 +12,7 @@ use crate::paging::format::PteFormat;
 use crate::paging::tree_key::TreeKey;
 
 /// Heads of lists that are looked at together.
-pub(super) const TOGETHER: usize = 8;
+const TOGETHER: usize = 8;
 
 /// What is changed when leaves go.
 struct Parts<'a, M> {

@@ -6,9 +6,9 @@ use super::*;
 struct Single(Accessed, usize);
 
 impl AccessSource for Single {
-    fn is_touched(&mut self, first: Gfn, before: u64) -> bool {
+    fn touched(&mut self, first: Gfn, before: u64) -> u8 {
         self.1 += 1;
-        self.0.is_touched(first, before)
+        self.0.touched(first, before)
     }
 
     fn take_accessed(&mut self, first: Gfn, asked: Asked) -> u64 {
@@ -20,8 +20,8 @@ impl AccessSource for Single {
 struct Eights(Single);
 
 impl AccessSource for Eights {
-    fn is_touched(&mut self, first: Gfn, before: u64) -> bool {
-        self.0.is_touched(first, before)
+    fn touched(&mut self, first: Gfn, before: u64) -> u8 {
+        self.0.touched(first, before)
     }
 
     fn is_idle(&self, first: Gfn) -> bool {

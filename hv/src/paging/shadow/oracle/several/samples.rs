@@ -1,7 +1,7 @@
-//! Samples of accesses while VCPUs run on: the bits of links, by which most leaves are not asked, say at least what those of leaves say.
+//! Samples of accesses while VCPUs run on: the bits of links, by which most leaves are passed over, say at least what those of leaves say.
 //!
 //! What must hold when a sample begins: each link to a page of level 1 that a processor has walked through since the sample before is
-//! accessed, and so its leaves are asked. A processor that keeps a pointer to such a page over a sample sets the bit of the leaf and not that of
+//! accessed, and so its leaves are looked at. A processor that keeps a pointer to such a page over a sample sets the bit of the leaf and not that of
 //! the link.
 
 use std::collections::BTreeSet;
@@ -52,19 +52,19 @@ impl<F: Modelled> Several<F> {
             }
         }
         let omits = world.omits.get();
-        let found: BTreeSet<Hpa> = self.engine(v, |shadow, _, _, _| {
-            let mut found = BTreeSet::new();
-            let _is_flushed_in_any_case = shadow.pool.for_each_used(|_, to, _| _ = found.insert(to));
-            for to in &found {
-                let _all_are_asked = shadow.take_accessed(to.frame(), 1);
-                let _all_are_asked = shadow.take_accessed_large(to.frame());
-            }
+        let missed = self.engine(v, |shadow, _, _, _| {
+            // Numbers begin again: what older samples have found, and nobody has asked for, is forgotten.
+            let _is_flushed_in_any_case = shadow.begin_sample(1);
+            // A frame may have been used at several addresses.
+            let frames: BTreeSet<Hfn> = due.iter().map(|(_, to)| to.frame()).collect();
+            let missed: Vec<Hfn> =
+                frames.into_iter().filter(|frame| shadow.take_used(*frame, 1) == 0).collect();
             let flush = if omits == Omits::SampleFlush { TlbFlush::None } else { shadow.flush_accessed() };
-            (found, flush)
+            (missed, flush)
         });
         // What others have used before they have flushed may be told of later.
         world.cpus.iter().for_each(|cpu| cpu.borrow_mut().used.clear());
-        let missed = due.iter().find(|(_, to)| !found.contains(to));
+        let missed = due.iter().find(|(_, to)| missed.contains(&to.frame()));
         missed.map_or(Ok(()), |(gva, to)| Err(format!("a sample has missed {gva}, which leads to {to}")))
     }
 }
