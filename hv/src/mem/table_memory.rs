@@ -27,6 +27,11 @@ pub trait TableMemory {
     /// Reads an entry.
     fn load(&self, frame: Hfn, index: usize) -> u64;
 
+    /// Reads eight entries from `first` on, a multiple of eight, each as [`load`](TableMemory::load) does.
+    fn load_eight(&self, frame: Hfn, first: usize) -> [u64; 8] {
+        core::array::from_fn(|n| self.load(frame, first + n))
+    }
+
     /// Writes an entry.
     fn store(&self, frame: Hfn, index: usize, value: u64);
 
@@ -46,6 +51,9 @@ impl<M: TableMemory> TableMemory for &M {
     }
     fn load(&self, frame: Hfn, index: usize) -> u64 {
         (**self).load(frame, index)
+    }
+    fn load_eight(&self, frame: Hfn, first: usize) -> [u64; 8] {
+        (**self).load_eight(frame, first)
     }
     fn store(&self, frame: Hfn, index: usize, value: u64) {
         (**self).store(frame, index, value);

@@ -53,6 +53,12 @@ impl TableMemory for HostTables {
         self.entry(table, index).load(Ordering::Acquire)
     }
 
+    fn load_eight(&self, table: Hfn, first: usize) -> [u64; 8] {
+        // One check for all.
+        assert!(first <= ENTRIES - 8);
+        core::array::from_fn(|n| self.load(table, first + n))
+    }
+
     fn store(&self, table: Hfn, index: usize, value: u64) {
         // What a table that is linked here holds must be visible to other walkers before the link.
         self.entry(table, index).store(value, Ordering::Release);

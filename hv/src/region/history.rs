@@ -24,6 +24,7 @@ use alloc::vec::Vec;
 use core::ops::Range;
 
 use self::planes::Counters;
+pub(in crate::region) use self::planes::bits;
 pub(in crate::region) use self::scan::Regions;
 pub use self::scan::{AccessSource, Asked, Scan, TOGETHER};
 use super::{Rid, Space};

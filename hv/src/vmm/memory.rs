@@ -73,6 +73,10 @@ impl TableMemory for HostMemory {
         self.tables.load(frame, index)
     }
 
+    fn load_eight(&self, frame: Hfn, first: usize) -> [u64; 8] {
+        self.tables.load_eight(frame, first)
+    }
+
     fn store(&self, frame: Hfn, index: usize, value: u64) {
         self.tables.store(frame, index, value);
     }

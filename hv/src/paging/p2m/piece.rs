@@ -55,6 +55,15 @@ impl<M: TableMemory> P2m<M> {
         (len >= SIZE.bytes() || self.table.all_small(gpa, follows)).then_some(first.frame())
     }
 
+    /// Whether the `pieces` pieces of 2 MiB from `gpa` on, a multiple of as many, are large leaves that can be read, and `accepts` says so of the
+    /// first frame of each. With one walk.
+    pub fn are_large_leaves(&self, gpa: Gpa, pieces: u64, accepts: impl Fn(Hfn) -> bool) -> bool {
+        self.table.all_large(gpa, pieces, |to, kind| {
+            let first = P2mEntry::new(kind, to).readable().filter(|to| to.is_aligned(SIZE.bytes()));
+            first.is_some_and(|to| accepts(to.frame()))
+        })
+    }
+
     /// The first frame of a piece that may move as one, and whether it is clean: all its pages are RAM in one aligned run, and alike.
     pub fn movable_piece(&self, start: Gpa) -> Option<(Hfn, bool)> {
         piece(start)?;

@@ -270,7 +270,8 @@ impl<M: TableMemory, F: PteFormat> Pool<M, F> {
         let page = self.page_mut(id);
         (page.key, page.gfn, page.next) = (key, gfn, next);
         (page.state, page.unsync, page.writes, page.quiet) = (State::InUse, false, 0, 0);
-        (page.nested, page.nested_below, page.deferred, page.touched) = (false, false, false, false);
+        (page.nested, page.nested_below, page.deferred) = (false, false, false);
+        *page.touched.get_mut() = false;
         (page.synced, page.writing) = (0, Writing::NEW);
         if key.is_table() {
             let region = self.region_2m(Hfn(key.number()));

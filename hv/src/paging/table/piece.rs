@@ -34,6 +34,19 @@ impl<F: PteFormat, M: TableMemory> Table<F, M> {
         })
     }
 
+    /// Whether the `pieces` pieces of 2 MiB from `first` on, whose entries are in one table, are large leaves, and `accepts` says so of where each
+    /// begins, and how.
+    pub fn all_large(&self, first: Gpa, pieces: u64, mut accepts: impl FnMut(Hpa, F::Attr) -> bool) -> bool {
+        let Some((table, level)) = self.above_piece(first) else { return false };
+        (0..pieces).all(|n| {
+            let piece = Gpa(first.0 + n * span(LEVEL));
+            match F::decode(self.memory.load(table, index(piece, level)), level) {
+                Entry::Leaf { to, attr } => accepts(Hpa(to.0 + (piece.0 & (span(level) - 1))), attr),
+                _ => false,
+            }
+        })
+    }
+
     /// A table for [`Table::split_shared`], which counts as one of the tree. `None`: no memory.
     pub fn take_spare(&mut self) -> Option<Hfn> {
         let spare = self.memory.allocate()?;

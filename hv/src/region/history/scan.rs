@@ -20,7 +20,7 @@ pub trait AccessSource {
 
     /// Whether `touched` would tell of none for each of the [`TOGETHER`] pieces of 2 MiB from `first` on, a multiple of this many. One answer
     /// costs less than those; what it is too much to ask, as here, is not known.
-    fn is_idle(&self, _first: Gfn) -> bool {
+    fn is_idle(&self, _first: Gfn, _before: u64) -> bool {
         false
     }
 
@@ -115,7 +115,7 @@ impl Histories {
             && let Some(place) = self.next_present(space, from)
         {
             let piece = place / GROUPS;
-            if place >= idle && self.is_idle_from(piece, source) {
+            if place >= idle && self.is_idle_from(piece, sample.before, source) {
                 idle = (piece + TOGETHER as usize) * GROUPS;
             }
             from = (piece + 1) * GROUPS;
@@ -132,12 +132,14 @@ impl Histories {
     }
 
     /// Whether nothing was touched in this piece and those behind it that the source tells of together, all of them in one run.
-    fn is_idle_from(&self, piece: usize, source: &impl AccessSource) -> bool {
+    fn is_idle_from(&self, piece: usize, before: u64, source: &impl AccessSource) -> bool {
         let place = piece * GROUPS;
         let Some(run) = self.runs.iter().rev().find(|run| run.place <= place) else { return false };
         let group = (place - run.place) as u64;
         let (first, groups) = ((run.first + group) * GROUP, TOGETHER * GROUPS as u64);
-        first.is_multiple_of(TOGETHER * PIECE) && group + groups <= run.groups && source.is_idle(Gfn(first))
+        first.is_multiple_of(TOGETHER * PIECE)
+            && group + groups <= run.groups
+            && source.is_idle(Gfn(first), before)
     }
 
     /// Takes the sample of the groups of a piece in which the address space may have frames, and whether it is idle: nothing was touched
@@ -258,22 +260,17 @@ impl Histories {
         accessed: u64,
         regions: &impl Regions,
     ) -> u64 {
-        let mut flipped = 0;
-        let (ones, histograms) = (&mut self.ones[place], &mut self.histograms);
+        let (mut flipped, mut run, mut of) = (0, 0, Rid::POOL);
         regions.each(first, changed, |bit, rid| {
+            // Those that follow in the same region together.
+            if rid != of {
+                self.count(place, of, core::mem::take(&mut run), accessed);
+                of = rid;
+            }
+            run |= 1 << bit;
             flipped |= 1 << bit;
-            let before = ones.get(bit);
-            let after = if accessed >> bit & 1 == 1 { before + 1 } else { before.saturating_sub(1) };
-            let histogram = &mut histograms[rid.index()];
-            if before != 0 {
-                histogram[class(before)] -= 1;
-            }
-            if after != 0 {
-                histogram[class(after)] += 1;
-            }
         });
-        ones.add(flipped & accessed);
-        ones.subtract(flipped & !accessed);
+        self.count(place, of, run, accessed);
         flipped
     }
 
@@ -300,6 +297,9 @@ impl Histories {
 
     /// Frames of one region have one more, if they were accessed, or one less.
     fn count(&mut self, place: usize, rid: Rid, changed: u64, accessed: u64) {
+        if changed == 0 {
+            return;
+        }
         let (ones, histogram) = (&mut self.ones[place], &mut self.histograms[rid.index()]);
         let mut left = changed;
         // Those with the same number together.

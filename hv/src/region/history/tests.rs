@@ -42,7 +42,7 @@ impl AccessSource for Accessed {
         groups.fold(0, |all, n| all | 1 << n)
     }
 
-    fn is_idle(&self, first: Gfn) -> bool {
+    fn is_idle(&self, first: Gfn, _before: u64) -> bool {
         assert_eq!(first.0 % (TOGETHER * PIECE), 0);
         self.groups.range(first.0 / GROUP..(first.0 + TOGETHER * PIECE) / GROUP).next().is_none()
     }

@@ -5,7 +5,7 @@ use core::ops::Range;
 use super::{Owner, Partition, Rid, Space};
 use crate::arch::addr::Gfn;
 use crate::mem::pieces::OutOfMemory;
-use crate::region::history::{AccessSource, GROUP, Histories, Regions, Scan};
+use crate::region::history::{AccessSource, GROUP, Histories, Regions, Scan, bits};
 
 impl Partition {
     /// Histories of all frames, from now on. Without them nothing is known of working sets, and scans do nothing.
@@ -119,7 +119,7 @@ impl Regions for Partition {
 
     fn each(&self, first: Gfn, some: u64, mut f: impl FnMut(u32, Rid)) {
         let slot = self.slot_of_group(first);
-        for bit in (0..GROUP as u32).filter(|bit| some >> bit & 1 != 0) {
+        for bit in bits(some) {
             let rid = match slot {
                 Some(slot) => Some(self.frames[slot + bit as usize].region()),
                 None => Regions::region_of(self, Gfn(first.0 + u64::from(bit))),

@@ -203,10 +203,13 @@ impl<F: PteFormat<Attr = NestedAttr>, M: TableMemory> AccessSource for Tables<'_
         nested | self.touched_shadow(first.base(), before)
     }
 
-    fn is_idle(&self, first: Gfn) -> bool {
-        // Shadow tables are asked by frames of the host, which need not lie side by side.
-        let Some(nested) = self.nested.filter(|_| self.shadow.is_none()) else { return false };
-        nested.iter().all(|(_, tree)| tree.is_idle(first.base(), TOGETHER))
+    fn is_idle(&self, first: Gfn, before: u64) -> bool {
+        let is_idle_shadow = self.shadow.as_ref().is_none_or(|(p2m, shadow)| {
+            let is_idle = |frame| shadow.used_groups(frame, before) == 0;
+            p2m.are_large_leaves(first.base(), TOGETHER, is_idle)
+        });
+        let mut trees = self.nested.iter().flat_map(|trees| trees.iter());
+        is_idle_shadow && trees.all(|(_, tree)| tree.is_idle(first.base(), TOGETHER))
     }
 
     fn take_accessed(&mut self, first: Gfn, asked: Asked) -> u64 {

@@ -10,6 +10,7 @@ use crate::arch::addr::Hpa;
 use crate::mem::table_memory::TableMemory;
 use crate::paging::format::PteFormat;
 use crate::paging::format::x86::{ACCESSED, LARGE};
+use core::sync::atomic::Ordering;
 
 /// Places at which a piece may stand.
 const PROBES: usize = 16;
@@ -115,12 +116,12 @@ impl<M: TableMemory, F: PteFormat> Pool<M, F> {
                 }
             }
             for id in 0..self.used {
-                let is_touched = core::mem::take(&mut self.page_mut(id).touched);
+                let is_touched = core::mem::take(self.page_mut(id).touched.get_mut());
                 let page = self.page(id);
                 if (is_touched || is_all) && page.is_in_use() && page.key.level() == 1 {
                     let (any, is_left) = self.collect_leaves(page, &mut used);
                     owes |= any;
-                    self.page_mut(id).touched = is_left;
+                    *self.page_mut(id).touched.get_mut() = is_left;
                 }
             }
         }
@@ -130,44 +131,48 @@ impl<M: TableMemory, F: PteFormat> Pool<M, F> {
 
     /// The same of the large leaves of a page of level 2. The pages to which its links were used are marked.
     fn collect_links(&mut self, id: PageId, used: &mut UsedFrames) -> bool {
-        let mut owes = false;
-        for index in ones(self.accessed_entries(self.page(id))) {
-            let page = self.page(id);
-            let (frame, raw) = (page.frame, self.memory.load(page.frame, index));
-            if raw & LARGE == 0 || page.key.is_top() {
-                let child = Record::of(page, index).payload(&self.memory) as PageId;
-                self.page_mut(child).touched = true;
-            } else if let Some(place) = used.note(((raw & leaf_address(2)) >> 12) / LARGE_FRAMES) {
-                place.frames = [u64::MAX; FRAME_WORDS];
-            } else {
-                continue;
+        let (page, mut owes) = (self.page(id), false);
+        self.for_each_eight(page, |first, eight, accessed| {
+            for n in ones(accessed) {
+                let (index, raw) = (first + n, eight[n]);
+                if raw & LARGE == 0 || page.key.is_top() {
+                    let child = Record::of(page, index).payload(&self.memory) as PageId;
+                    self.page(child).touched.store(true, Ordering::Relaxed);
+                } else if let Some(place) = used.note(((raw & leaf_address(2)) >> 12) / LARGE_FRAMES) {
+                    place.frames = [u64::MAX; FRAME_WORDS];
+                } else {
+                    continue;
+                }
+                self.clear_accessed(page.frame, index, raw);
+                owes = true;
             }
-            self.clear_accessed(frame, index, raw);
-            owes = true;
-        }
+        });
         owes
     }
 
     /// The same of the leaves of a page of level 1, and whether some had to stay.
     fn collect_leaves(&self, page: &Page, used: &mut UsedFrames) -> (bool, bool) {
         let (mut owes, mut is_left) = (false, false);
-        let (mut latest, mut place) = (u64::MAX, None);
-        for index in ones(self.accessed_entries(page)) {
-            let raw = self.memory.load(page.frame, index);
-            let frame = (raw & leaf_address(1)) >> 12;
-            // Most leaves lead to the same piece as the one before.
-            if latest != frame / LARGE_FRAMES {
-                latest = frame / LARGE_FRAMES;
-                place = used.note(latest);
+        self.for_each_eight(page, |first, eight, accessed| {
+            let (mut latest, mut place) = (u64::MAX, None);
+            for n in ones(accessed) {
+                let raw = eight[n];
+                let frame = (raw & leaf_address(1)) >> 12;
+                // Most leaves lead to the same piece as the one before.
+                if latest != frame / LARGE_FRAMES {
+                    latest = frame / LARGE_FRAMES;
+                    place = used.note(latest);
+                }
+                match &mut place {
+                    None => is_left = true,
+                    Some(place) => {
+                        place.frames[(frame % LARGE_FRAMES / 64) as usize] |= 1 << (frame % 64);
+                        self.clear_accessed(page.frame, first + n, raw);
+                        owes = true;
+                    }
+                }
             }
-            let Some(place) = &mut place else {
-                is_left = true;
-                continue;
-            };
-            place.frames[(frame % LARGE_FRAMES / 64) as usize] |= 1 << (frame % 64);
-            self.clear_accessed(page.frame, index, raw);
-            owes = true;
-        }
+        });
         (owes, is_left)
     }
 
@@ -197,24 +202,25 @@ impl<M: TableMemory, F: PteFormat> Pool<M, F> {
         if shift == 0 { found } else { found | take(word + 1, wanted >> (64 - shift)) << (64 - shift) }
     }
 
-    /// Which entries of a page are present and accessed: a bit for each. Eight at a time are passed over if none is.
-    fn accessed_entries(&self, page: &Page) -> [u64; ENTRIES / 64] {
-        let mut words = page.all_present();
-        for (n, word) in words.iter_mut().enumerate() {
-            let present = core::mem::take(word);
-            for eight in (0..64).step_by(8).filter(|eight| present >> eight & 0xff != 0) {
-                let load = |bit: usize| self.memory.load(page.frame, n * 64 + eight + bit);
-                if (0..8).fold(0, |all, bit| all | load(bit)) & ACCESSED != 0 {
-                    let accessed =
-                        (0..8).fold(0, |all, bit| all | u64::from(load(bit) & ACCESSED != 0) << bit);
-                    *word |= present & accessed << eight;
+    /// Calls `f` with each eight entries of a page of which one is present and accessed: the number of the first, all of them, and a bit for each
+    /// such.
+    #[inline(always)]
+    fn for_each_eight(&self, page: &Page, mut f: impl FnMut(usize, [u64; 8], u8)) {
+        for (word, present) in page.all_present().into_iter().enumerate() {
+            for bit in (0..64).step_by(8).filter(|bit| present >> bit & 0xff != 0) {
+                let first = word * 64 + bit;
+                let eight = self.memory.load_eight(page.frame, first);
+                if eight.iter().fold(0, |all, raw| all | raw) & ACCESSED != 0 {
+                    let is_accessed = |n: usize| u8::from(eight[n] & ACCESSED != 0) << n;
+                    let accessed = (0..8).fold(0, |all, n| all | is_accessed(n)) & (present >> bit) as u8;
+                    f(first, eight, accessed);
                 }
             }
         }
-        words
     }
 
     /// Clears the accessed bit of an entry, which was `raw`.
+    #[inline(always)]
     fn clear_accessed(&self, frame: Hfn, index: usize, mut raw: u64) {
         while raw & ACCESSED != 0
             && let Err(now) = self.memory.compare_exchange(frame, index, raw, raw & !ACCESSED)
@@ -244,13 +250,11 @@ impl<M: TableMemory, F: PteFormat> Pool<M, F> {
     }
 }
 
-/// The places of the ones of a page's words.
-fn ones(words: [u64; ENTRIES / 64]) -> impl Iterator<Item = usize> {
-    words.into_iter().enumerate().flat_map(|(n, mut word)| {
-        core::iter::from_fn(move || {
-            let bit = (word != 0).then(|| n * 64 + word.trailing_zeros() as usize);
-            word &= word.wrapping_sub(1);
-            bit
-        })
+/// The numbers of the ones of eight bits.
+fn ones(mut bits: u8) -> impl Iterator<Item = usize> {
+    core::iter::from_fn(move || {
+        let n = (bits != 0).then(|| bits.trailing_zeros() as usize & 7);
+        bits &= bits.wrapping_sub(1);
+        n
     })
 }

@@ -66,7 +66,7 @@ impl<M: TableMemory, F: PteFormat> Pool<M, F> {
             self.links += u64::from(level > 2);
             let page = self.page_mut(child);
             page.unlinked = page.unlinked.wrapping_add(1);
-            page.touched |= raw & ACCESSED != 0;
+            *page.touched.get_mut() |= raw & ACCESSED != 0;
             if before & HEAD != 0 {
                 page.parents = after;
             }

@@ -37,7 +37,7 @@ pub(in super::super) struct Page {
     /// Entries may be out of date, nothing links to it, and it is compared before anything does: see [`resume`](super::resume).
     pub deferred: bool,
     /// A link to it has gone that was accessed, or a sample has found one: leaves may be that no link tells of.
-    pub(super) touched: bool,
+    pub(super) touched: AtomicBool,
     /// The comparison of nested pages that was here last.
     pub synced: u64,
     /// Writes to the guest's table since a fault last led through this page.
@@ -79,7 +79,7 @@ impl Page {
             nested: false,
             nested_below: false,
             deferred: false,
-            touched: false,
+            touched: AtomicBool::new(false),
             synced: 0,
             writes: 0,
             quiet: 0,

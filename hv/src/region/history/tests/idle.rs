@@ -24,8 +24,8 @@ impl AccessSource for Eights {
         self.0.touched(first, before)
     }
 
-    fn is_idle(&self, first: Gfn) -> bool {
-        self.0.0.is_idle(first)
+    fn is_idle(&self, first: Gfn, before: u64) -> bool {
+        self.0.0.is_idle(first, before)
     }
 
     fn take_accessed(&mut self, first: Gfn, asked: Asked) -> u64 {

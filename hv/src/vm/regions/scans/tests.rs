@@ -92,6 +92,10 @@ fn with_pages(place: impl Fn(u64) -> Hpa, is_large: bool, samples: impl FnOnce(&
             (owe, has_begun) = (false, false);
             0
         }
+        Step::Restart => {
+            (number, has_begun) = (0, false);
+            0
+        }
         Step::Drop => {
             let _no_processor_remembers = shadow.drop_everything();
             let _same_root = shadow.load(AddressSpace::new(&p2m, &VmMemory::new(&p2m, &host), &STATE));
@@ -109,6 +113,8 @@ enum Step {
     Touched,
     /// The sample is complete.
     End,
+    /// The VM was reset: its records are new, and the numbers of samples begin again.
+    Restart,
     /// All shadow pages go.
     Drop,
 }
@@ -154,6 +160,24 @@ fn what_was_not_used_is_not_asked() {
             assert_eq!(step(Touched), 0);
         });
     }
+}
+
+#[test]
+fn numbers_that_begin_again_forget_what_samples_before_have_found() {
+    use Step::{End, Restart, Take, Touch, Touched};
+    with_shadow(Hpa(HOST.0 + M2), false, |step| {
+        for _ in 0..3 {
+            step(Touch(77));
+            step(Touch(200));
+            assert_eq!(step(Take(3, u64::MAX)), 1 << (200 % GROUP));
+            step(End);
+        }
+        step(Restart);
+        step(Touch(200));
+        step(Take(0, 0));
+        assert_eq!(step(Touched), 1 << 3, "and not page 77, for which nobody has asked");
+        assert_eq!([step(Take(1, u64::MAX)), step(Take(3, u64::MAX))], [0, 1 << (200 % GROUP)]);
+    });
 }
 
 #[test]
