@@ -1,5 +1,6 @@
 //! Regions that are found and mapped to caches by themselves: a program on a modelled processor, whose faults the run loop gets.
 
+mod samples;
 mod several;
 mod spaces;
 
