@@ -1,9 +1,8 @@
 //! Accessed bits of frames, as the leaves of shadow tables tell them.
 //!
-//! Samples go over the pages that were used, and note their leaves by frame; the pager asks the reverse maps, which name the leaves of
-//! a frame. A leaf that goes (an eviction, a flush by which the guest
-//! takes its entry away) takes its bit along: such an access is not seen unless another follows. Callers: `vm::regions` and the pager, with
-//! the lock of the shadow tables.
+//! Samples go over the pages that were used, and note their leaves by frame; the pager asks the reverse maps, which name the leaves of a
+//! frame. A leaf that goes (an eviction, a flush by which the guest takes its entry away) takes its bit along: such an access is not seen
+//! unless another follows. Callers: `vm::regions` and the pager, with the lock of the shadow tables.
 
 use super::pool::LARGE_FRAMES;
 use super::{Shadow, TlbFlush};
