@@ -18,7 +18,7 @@ impl<M: TableMemory, F: PteFormat> Shadow<M, F> {
         self.pool.collect_accessed(number, self.agile.is_some())
     }
 
-    /// In which groups of 64 frames of the 2 MiB around one something was used that nobody has asked for, as samples after that with the
+    /// In which groups of 64 frames of the 2 MiB around one something was used that was not asked for yet, as samples after that with the
     /// number `before` have found: a bit for each.
     pub fn used_groups(&self, frame: Hfn, before: u64) -> u8 {
         self.pool.used_groups(frame, before)

@@ -176,8 +176,8 @@ impl<M: TableMemory, F: PteFormat> Pool<M, F> {
         (owes, is_left)
     }
 
-    /// In which groups of 64 frames of the 2 MiB around one samples after that with the number `before` have found something that nobody has
-    /// asked for: a bit for each.
+    /// In which groups of 64 frames of the 2 MiB around one samples after that with the number `before` have found something that was
+    /// not asked for yet: a bit for each.
     pub(in super::super) fn used_groups(&self, frame: Hfn, before: u64) -> u8 {
         match self.used_frames.of(frame) {
             Some(place) if place.sample > before => {

@@ -175,7 +175,7 @@ fn numbers_that_begin_again_forget_what_samples_before_have_found() {
         step(Restart);
         step(Touch(200));
         step(Take(0, 0));
-        assert_eq!(step(Touched), 1 << 3, "and not page 77, for which nobody has asked");
+        assert_eq!(step(Touched), 1 << 3, "and not page 77, which was not asked for");
         assert_eq!([step(Take(1, u64::MAX)), step(Take(3, u64::MAX))], [0, 1 << (200 % GROUP)]);
     });
 }

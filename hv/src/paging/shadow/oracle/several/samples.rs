@@ -53,7 +53,7 @@ impl<F: Modelled> Several<F> {
         }
         let omits = world.omits.get();
         let missed = self.engine(v, |shadow, _, _, _| {
-            // Numbers begin again: what older samples have found, and nobody has asked for, is forgotten.
+            // Numbers begin again: what older samples have found, and was not asked for, is forgotten.
             let _is_flushed_in_any_case = shadow.begin_sample(1);
             // A frame may have been used at several addresses.
             let frames: BTreeSet<Hfn> = due.iter().map(|(_, to)| to.frame()).collect();
