@@ -1,7 +1,8 @@
 //! Leaves that go because the memory that they lead to does, found by the reverse maps.
 //!
 //! A piece of 2 MiB has the heads of its frames' lists side by side ([`Pool::reverse_map`]): those of frames without leaves are passed
-//! over together. Of each other list all leaves go, and what stays is put back, which is rare: so a leaf costs no look at its neighbours.
+//! over together. Leaves to neighbours mostly are in one page: there eight go together. Of each other list all leaves go, and what stays is
+//! put back, which is rare: so a leaf costs no look at its neighbours.
 
 use super::chunks::Record;
 use super::unfilled::unfilled_marker;
@@ -32,8 +33,10 @@ impl<M: TableMemory, F: PteFormat> Pool<M, F> {
         let (groups, rest) = lists.slice_mut(list..list + frames as usize).as_chunks_mut::<TOGETHER>();
         let (mut at, mut to, mut gone) = (list, first.base().0, 0);
         for group in groups {
-            // All ones: no test for each.
-            if group.iter_mut().fold(NONE, |all, head| all & *head.get_mut()) != NONE {
+            if !are_empty(group) {
+                gone |= parts.unmap_together(group, Hpa(to));
+            }
+            if !are_empty(group) {
                 for (n, head) in group.iter_mut().enumerate() {
                     gone |= parts.unmap(head.get_mut(), at + n, Hpa(to + ((n as u64) << 12)), 1);
                 }
@@ -74,8 +77,45 @@ impl<M: TableMemory, F: PteFormat> Pool<M, F> {
     }
 }
 
+/// Whether no list has a leaf.
+#[inline(always)]
+fn are_empty(heads: &mut [Head; TOGETHER]) -> bool {
+    // All ones: no test for each.
+    heads.iter_mut().fold(NONE, |all, head| all & *head.get_mut()) == NONE
+}
+
 impl<M: TableMemory> Parts<'_, M> {
-    /// The same on the list with this number, which may hold other leaves: all bits of those that have gone.
+    /// Takes the first leaf of each list away, and again, as long as all of them are in one page of level 1 and lead to the frames from
+    /// `to` on: all bits of those that have gone. What is left on the lists must go through [`Parts::unmap`], which makes whole what is
+    /// before a first leaf.
+    fn unmap_together(&mut self, heads: &mut [Head; TOGETHER], to: Hpa) -> u64 {
+        let mut gone = 0;
+        loop {
+            let first = *heads[0].get_mut();
+            let apart = heads.iter_mut().fold(0, |apart, head| apart | *head.get_mut() ^ first);
+            if first == NONE || apart >= ENTRIES as u32 {
+                return gone;
+            }
+            let page = &mut self.pages[place(first).0 as usize];
+            let frame = page.frame;
+            let leaves = heads.each_mut().map(|head| self.memory.load(frame, place(*head.get_mut()).1));
+            let differ = |differ, (n, raw): (u64, &u64)| differ | raw & leaf_address(1) ^ (to.0 + (n << 12));
+            if (0..).zip(&leaves).fold(0, differ) != 0 || page.key.level() != 1 {
+                return gone;
+            }
+            for head in heads.iter_mut() {
+                let head = head.get_mut();
+                let (_, index) = place(*head);
+                *head = Record::of(page, index).after(self.memory);
+                self.memory.store(frame, index, self.marker);
+                *page.present.word_mut(word(index)) &= !(1 << (index % 64));
+            }
+            gone = leaves.iter().fold(gone, |gone, raw| gone | raw);
+        }
+    }
+
+    /// Takes the leaves of one level away that lead to `to`, from the list with this number, which may hold other leaves: all
+    /// bits of those that have gone.
     #[inline(always)]
     fn unmap(&mut self, head: &mut u32, list: usize, to: Hpa, level: u8) -> u64 {
         let mut slot = core::mem::replace(head, NONE);
@@ -117,3 +157,6 @@ impl<M: TableMemory> Parts<'_, M> {
         record(slot).set_after(self.memory, NONE);
     }
 }
+
+#[cfg(test)]
+mod tests;
