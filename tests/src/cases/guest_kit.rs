@@ -279,7 +279,7 @@ fn moves(context: &Context) -> Result<()> {
     let regions = &stats["guests"][0]["paging"]["regions"];
     let count = |key: &str| regions[key].as_u64().unwrap_or(0);
     ensure!(count("region_moves") >= 3 && count("moves") == count("region_moves"), "{stats}");
-    ensure!(count("closed_faults") == count("region_moves") + count("regions_opened"), "{stats}");
+    ensure!(count("closed_faults") == count("region_moves") + count("regions_globalised"), "{stats}");
     ensure!(count("move_ticks") > 0, "{stats}");
     Ok(())
 }
