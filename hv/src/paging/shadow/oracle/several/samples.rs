@@ -13,14 +13,16 @@ use crate::mem::table_memory::TableMemory;
 use crate::paging::format::x86::{ACCESSED, ADDRESS, LARGE, PRESENT};
 use crate::paging::model::Modelled;
 use crate::paging::shadow::TlbFlush;
+use crate::paging::shadow::hardware::RESERVED;
 use crate::paging::shadow::oracle::twins::Omits;
 
-/// The entries of the levels 2 and 1 on the way of an address from a root of four levels; `None`: none or a large one.
+/// The entries of the levels 2 and 1 on the way of an address from a root of four levels; `None`: none or a large one, or one that was used
+/// has become an entry whose faults are told by its reserved bit.
 fn last_entries(root: Hfn, gva: Gva) -> Option<(u64, u64)> {
     let (mut table, mut link) = (root, 0);
     for level in (2..=4).rev() {
         link = arena().load(table, (gva.0 >> (12 + 9 * (level - 1)) & 511) as usize);
-        if link & PRESENT == 0 || link & LARGE != 0 {
+        if link & PRESENT == 0 || link & (LARGE | RESERVED) != 0 {
             return None;
         }
         table = Hpa(link & ADDRESS).frame();
