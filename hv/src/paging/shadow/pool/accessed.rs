@@ -23,6 +23,8 @@ pub(super) struct UsedFrames {
     /// By hash, some not in use; missing until the first sample.
     places: Option<Pieces<Place>>,
     latest: u64,
+    /// This sample has found no room for a piece: each try costs a look at all places.
+    is_full: bool,
 }
 
 /// The frames of a piece.
@@ -43,7 +45,7 @@ impl UsedFrames {
             // Numbers begin again with the records of a VM that was reset.
             self.places = None;
         }
-        self.latest = number;
+        (self.latest, self.is_full) = (number, false);
         if self.places.is_none() {
             self.places = Pieces::new(first, Place::default).ok();
         }
@@ -74,9 +76,12 @@ impl UsedFrames {
     fn note(&mut self, piece: u64) -> Option<&mut Place> {
         let at = match Self::place(self.places.as_ref()?, piece) {
             Some(at) => at,
+            None if self.is_full => return None,
             None => {
                 self.grow();
-                Self::place(self.places.as_ref()?, piece)?
+                let at = Self::place(self.places.as_ref()?, piece);
+                self.is_full = at.is_none();
+                at?
             }
         };
         let place = &mut self.places.as_mut()?[at];
@@ -258,3 +263,6 @@ fn ones(mut bits: u8) -> impl Iterator<Item = usize> {
         n
     })
 }
+
+#[cfg(test)]
+mod tests;
