@@ -7,8 +7,8 @@ use super::{GROUP, GROUPS, Histories, PIECE, Piece, SAMPLE_NS, SAMPLES, class};
 use crate::arch::addr::Gfn;
 use crate::region::{Rid, Space};
 
-/// The access bits of an address space's tables, for all domains: nested tables, shadow tables by their reverse maps, or a bitmap
-/// that was filled otherwise, as by a log of the processor.
+/// The access bits of an address space's tables, for all domains: nested tables, or a bitmap that was filled otherwise, as from shadow
+/// tables when a sample begins, or by a log of the processor.
 pub trait AccessSource {
     /// A sample begins, with a number above those of all samples before.
     fn begin(&mut self, _number: u64) {}

@@ -1,7 +1,8 @@
 //! Samples of a guest's accesses: accessed bits of its tables, read and cleared for the histories of its frames.
 //!
-//! There is one scan for all who want to know ([`Vm::sample`]), because it clears what it reads. It is taken in parts of bounded
-//! length, at each [`SAMPLE_NS`](crate::region::history::SAMPLE_NS) of the VM's virtual time, by whichever VCPU comes first.
+//! There is one scan for all who want to know ([`Vm::sample`]), because it clears what it reads. It is taken in parts,
+//! at each [`SAMPLE_NS`](crate::region::history::SAMPLE_NS) of the VM's virtual time, by whichever VCPU comes first. Parts are of bounded
+//! length, but for what the first one does with shadow tables: it goes over all of their pages that were used.
 //!
 //! What must hold: bits that were cleared are set again by the next access. Processors that remember a translation do not set
 //! them, so all that may must flush; the caller is told to, the others have by the time the call returns.
