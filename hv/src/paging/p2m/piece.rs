@@ -186,6 +186,27 @@ mod tests {
     }
 
     #[test]
+    fn large_leaves_tell_where_each_of_their_pieces_is() {
+        let arena = Arena::new(20);
+        let mut p2m = P2m::new(&arena).unwrap();
+        let range = GpaRange::new(Gpa(0), 2 << 30).unwrap();
+        let _no_engine = p2m.map_ram(range, HOME, true).unwrap();
+        for first in [0, 8 * SIZE.bytes(), (1 << 30) - 8 * SIZE.bytes(), (1 << 30) + 8 * SIZE.bytes()] {
+            let asked = core::cell::RefCell::new(vec![]);
+            let accepts = |frame| {
+                asked.borrow_mut().push(frame);
+                true
+            };
+            assert!(p2m.are_large_leaves(Gpa(first), 8, accepts));
+            let expected = (0..8).map(|n| Hpa(HOME.0 + first + n * SIZE.bytes()).frame());
+            assert!(asked.take().into_iter().eq(expected), "from {first:#x}");
+            let last = Hpa(HOME.0 + first + 7 * SIZE.bytes()).frame();
+            assert!(!p2m.are_large_leaves(Gpa(first), 8, |frame| frame != last));
+        }
+        assert!(!p2m.are_large_leaves(Gpa(4 << 30), 8, |_| true), "there is nothing");
+    }
+
+    #[test]
     fn a_piece_moves_as_one_leaf_and_needs_no_table_while_nothing_accesses_it() {
         let arena = Arena::new(20);
         let mut p2m = p2m(&arena);

@@ -10,6 +10,7 @@ use crate::paging::arena::Arena;
 use crate::paging::format::PteFormat;
 use crate::paging::format::ept::Ept;
 use crate::paging::format::npt::Npt;
+use crate::paging::format::x86::{ACCESSED, ADDRESS};
 use crate::paging::guest_walk::{PagingFeatures, PagingState, error_code};
 use crate::paging::p2m::P2m;
 use crate::paging::range::GpaRange;
@@ -120,6 +121,34 @@ fn accessed_bits_of_a_frame_are_those_of_its_leaves() {
         access(&mut processor);
         assert!(shadow.begin_sample(3));
         assert_eq!(shadow.take_used(frame(0), u64::MAX), 1 << 5);
+    });
+}
+
+#[test]
+fn bits_of_links_and_of_leaves_are_collected_each_by_itself() {
+    with_guest(|p2m, _, host, shadow| {
+        let memory = VmMemory::new(p2m, host);
+        let (root, _) = shadow.load(space(p2m, &memory));
+        let _filled = shadow.fault(space(p2m, &memory), page_fault(0, Access::READ));
+        let tables = *shadow.pool.memory();
+        let below = |table| Hpa(tables.load(table, 0) & ADDRESS).frame();
+        let links = below(below(root.frame));
+        let leaves = below(links);
+        let set = |table| tables.store(table, 0, tables.load(table, 0) | ACCESSED);
+        let frame = Hpa(HOST.0 + 5 * PAGE_SIZE).frame();
+        let mut number = 0;
+        let mut sample = |shadow: &mut Shadow<&Arena, _>, is_all| {
+            number += 1;
+            (shadow.pool.collect_accessed(number, is_all), shadow.take_used(frame, 1))
+        };
+        let _as_filled = sample(shadow, false);
+        // As by a processor that keeps a pointer to the page over a sample, or, with agile paging, walks to it through a table of the guest's.
+        set(leaves);
+        assert_eq!(sample(shadow, false), (false, 0));
+        assert_eq!(sample(shadow, true), (true, 1));
+        set(links);
+        assert_eq!(sample(shadow, false), (true, 0));
+        assert_eq!(sample(shadow, false), (false, 0));
     });
 }
 
