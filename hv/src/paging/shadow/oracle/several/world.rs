@@ -293,11 +293,6 @@ impl World {
             }
         }
         mailbox::shoot(self, targets.iter().copied(), 1, || ());
-        if reload {
-            // The tables that these have used may be gone, and the accessed bits with them.
-            let others = (0..).zip(&self.cpus).filter(|(v, _)| *v != self.served.get());
-            others.for_each(|(_, cpu)| cpu.borrow_mut().used.clear());
-        }
         (0..3).for_each(|_| self.race_once_in(2));
     }
 }
