@@ -15,7 +15,6 @@ use crate::paging::model::Modelled;
 use crate::paging::shadow::TlbFlush;
 use crate::paging::shadow::hardware::RESERVED;
 use crate::paging::shadow::oracle::twins::Omits;
-use crate::vm::work;
 
 /// The entries of the levels 2 and 1 on the way of an address from a root of four levels; `None`: none or a large one, or one that was used
 /// has become an entry whose faults are told by its reserved bit.
@@ -36,12 +35,10 @@ impl<F: Modelled> Several<F> {
     pub(super) fn sample(&mut self, v: usize) -> Result<(), Fault> {
         let world = self.world.clone();
         let mut due = Vec::new();
-        for (cpu, mailbox) in world.cpus.iter().zip(&world.mailboxes) {
+        for cpu in &world.cpus {
             let mut cpu = cpu.borrow_mut();
-            // The tables of one that has yet to reload may be gone, and the accessed bits with them.
-            let has_root = cpu.work & (work::RELOAD | work::MMU) == 0 && !mailbox.has_mail();
             // With agile paging some links lead to the guest's own tables.
-            if self.agile.is_some() || !cpu.root.long || !has_root {
+            if self.agile.is_some() || !cpu.root.long {
                 cpu.used.clear();
             }
             for gva in core::mem::take(&mut cpu.used) {
