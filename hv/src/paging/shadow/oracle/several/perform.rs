@@ -95,7 +95,7 @@ impl<F: Modelled> Several<F> {
             62 if !random.once_in(3) => self.change_phase(v, &mut random),
             62 => self.world.cpus[v].borrow_mut().place = Place::Descheduled,
             63 if random.once_in(2) => self.page_out(v, &mut random)?,
-            63 if random.once_in(2) => self.sample(v)?,
+            63 if random.once_in(2) => self.sample_twice(v, probe, &mut random)?,
             _ => (0..4).for_each(|_| self.world.race()),
         }
         Ok(())

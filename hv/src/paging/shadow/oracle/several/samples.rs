@@ -8,10 +8,12 @@ use std::collections::BTreeSet;
 
 use super::world::arena;
 use super::{Fault, Several};
+use crate::arch::Access;
 use crate::arch::addr::{Gva, Hfn, Hpa};
 use crate::mem::table_memory::TableMemory;
 use crate::paging::format::x86::{ACCESSED, ADDRESS, LARGE, PRESENT};
 use crate::paging::model::Modelled;
+use crate::paging::random::Random;
 use crate::paging::shadow::TlbFlush;
 use crate::paging::shadow::hardware::RESERVED;
 use crate::paging::shadow::oracle::twins::Omits;
@@ -31,14 +33,38 @@ fn last_entries(root: Hfn, gva: Gva) -> Option<(u64, u64)> {
 }
 
 impl<F: Modelled> Several<F> {
+    /// VCPUs use an address, before a sample and after it, and another sample follows: what a processor has kept over the first one is missed by
+    /// the second.
+    pub(super) fn sample_twice(&mut self, v: usize, probe: usize, random: &mut Random) -> Result<(), Fault> {
+        let users: Vec<usize> = (0..self.world.cpus.len()).filter(|_| !random.once_in(4)).collect();
+        for _ in 0..2 {
+            for &user in &users {
+                self.enter(user);
+                self.access(user, probe, Access::READ)?;
+            }
+            self.enter(v);
+            self.sample(v)?;
+        }
+        Ok(())
+    }
+
+    /// Whether the root that a VCPU has loaded is still what the engine has for it: if not, it is told to leave these tables, and what it uses
+    /// in them meanwhile is in no sample.
+    fn has_live_root(&self, v: usize) -> bool {
+        let pool = &self.shadow.pool;
+        let root = pool.root_of(v as u32).map(|id| pool.page(id));
+        root.is_some_and(|page| page.is_in_use() && page.frame == self.world.cpus[v].borrow().root.frame)
+    }
+
     /// Takes a sample for a VCPU.
-    pub(super) fn sample(&mut self, v: usize) -> Result<(), Fault> {
+    fn sample(&mut self, v: usize) -> Result<(), Fault> {
         let world = self.world.clone();
         let mut due = Vec::new();
-        for cpu in &world.cpus {
+        for (w, cpu) in world.cpus.iter().enumerate() {
+            let is_live = self.has_live_root(w);
             let mut cpu = cpu.borrow_mut();
             // With agile paging some links lead to the guest's own tables.
-            if self.agile.is_some() || !cpu.root.long {
+            if self.agile.is_some() || !cpu.root.long || !is_live {
                 cpu.used.clear();
             }
             for gva in core::mem::take(&mut cpu.used) {
