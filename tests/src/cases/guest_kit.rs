@@ -12,6 +12,7 @@ pub const CASES: &[Case] = &[
     only("qemu-svm", "guest kit: programs have objects in regions", programs).more(SHADOW),
     only("qemu-svm", "guest kit: programs misuse its device", misuse).more(SHADOW),
     only("qemu-svm", "guest kit: a VCPU goes where a region is mapped to", moves).also(SHADOW),
+    only("qemu-svm", "guest kit: a region is opened for processors that would idle", idles),
     only("qemu-svm", "guest kit: refused", refused),
 ];
 
@@ -281,6 +282,34 @@ fn moves(context: &Context) -> Result<()> {
     ensure!(count("region_moves") >= 3 && count("moves") == count("region_moves"), "{stats}");
     ensure!(count("closed_faults") == count("region_moves") + count("regions_globalised"), "{stats}");
     ensure!(count("move_ticks") > 0, "{stats}");
+    Ok(())
+}
+
+/// A region of a slab cache that four VCPUs use is mapped to the cache of two of four processors. The other two have nothing else to do than
+/// what waits there, and so the region is opened in all caches, once or more; files are what they were.
+fn idles(context: &Context) -> Result<()> {
+    let path = context.path("stats.json");
+    let machine = ["--kit", "--vcpus", "4", "--pcpus", "4,sockets=2", "--stats", &path];
+    let mut person = Person::start(context, &machine)?;
+    person.sees("guest:/root#")?;
+    person.types(
+        "echo +dentry > /sys/kernel/palimpsest/regions; find / -xdev -type d | sort | md5sum > /sum; echo rea\"\"dy\r",
+    )?;
+    person.sees("ready")?;
+    enter(&mut person)?;
+    ask(&mut person, "regions 1 1", &["     1  local    1 ", "cache domains 2"])?;
+    leave(&mut person, "resumed")?;
+    person.types(
+        "for n in 1 2 3 4; do find / -xdev -type d | sort | md5sum | cmp - /sum || echo other & done; wait; echo do\"\"ne\r",
+    )?;
+    person.sees("done")?;
+    ensure!(!person.shown.contains("other\r") && !person.shown.contains("differ"), "{}", person.shown);
+    person.types("exit\r")?;
+    ensure!(person.ends()? == Some(0), "{}", person.shown);
+    let stats = read_stats(&path)?;
+    let regions = &stats["guests"][0]["paging"]["regions"];
+    let count = |key: &str| regions[key].as_u64().unwrap_or(0);
+    ensure!(count("region_moves") >= 1 && count("regions_opened") >= 1, "{stats}");
     Ok(())
 }
 

@@ -15,6 +15,7 @@ pub const CASES: &[Case] = &[
         "agile",
         "agile,machine=commodity",
     ]),
+    only("qemu-svm", "overcommit: stress in a third of its memory, in regions", in_regions).more(&["shadow"]),
     only("qemu-svm", "overcommit: pages on a disk", on_disk).more(&["shadow"]),
     only("qemu-svm", "overcommit: a guest that finds no room ends, another goes on", no_room),
     only("qemu-svm", "overcommit: free pages that a guest reports", reports).more(&[
@@ -51,6 +52,17 @@ fn stress(context: &Context, arguments: &[&str], options: &[&str]) -> Result<Val
 
 fn third(context: &Context) -> Result<()> {
     stress(context, &["1", "1"], &[]).map(drop)
+}
+
+/// Regions are found and mapped to two caches while their pages leave and come back.
+fn in_regions(context: &Context) -> Result<()> {
+    let policy = "balance,q_us=1000,period_ms=50,phase_ms=10,least_us=0,cache_kib=64";
+    let stats = stress(context, &["1", "1"], &["--pcpus", "2,sockets=2", "--regions", policy])?;
+    let regions = &stats["guests"][0]["paging"]["regions"];
+    let least = [("rounds", 5), ("touches", 500), ("regions_placed", 1)];
+    let few = least.iter().find(|(key, least)| regions[*key].as_u64().is_none_or(|count| count < *least));
+    ensure!(few.is_none(), "{few:?}: {regions}");
+    Ok(())
 }
 
 /// Little memory for compressed pages: much of what is evicted goes on to the disk, and comes back from there.

@@ -29,7 +29,7 @@ pub const CASES: &[Case] = &[
         storm(c, &[&TWO_DOMAINS[..], &["--mode", "switch=200"]].concat())
     }),
     only("qemu-svm", "stress on four processors", on_four).more(SHADOW).at_length(),
-    only("qemu-svm", "stress on four processors, regions", regions).more(SHADOW).at_length(),
+    only("qemu-svm", "stress on four processors, regions", regions).more(SHADOW),
     only("qemu-svm", "stress on four processors, fast memory", tiers).more(SHADOW).at_length(),
     only("qemu-svm", "stress on two processors, agile paging", agile).at_length(),
     only("qemu-svm", "stress on one processor, agile paging, machine=commodity", |c| spaces(c, "1"))
