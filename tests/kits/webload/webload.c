@@ -8,9 +8,10 @@
  *   webload get PORT PATH FILES LENGTH CONNECTIONS WARM_MS MS CPUS
  *                                                      a process for each of the CPUs 0, 1, … below CPUS, as by `on`:
  *                                                      that of CPU n asks 127.0.0.1:PORT+n for PATH/N, with N at random below
- *                                                      FILES, on CONNECTIONS connections at a time that stay open; after
- *                                                      WARM_MS milliseconds they count answers for MS milliseconds. A PATH
- *                                                      that does not begin with a slash is the prefix of keys of Redis.
+ *                                                      FILES, on CONNECTIONS connections at a time that stay open; when all
+ *                                                      have done so for WARM_MS milliseconds they count answers for MS
+ *                                                      milliseconds. A PATH that does not begin with a slash is the prefix of
+ *                                                      keys of Redis.
  *
  * A body has LENGTH bytes, and begins and ends with eight digits, which are N: each answer is checked, or nothing is counted.
  */
@@ -34,9 +35,12 @@
 #define MOST_CPUS 8
 #define DIGITS 8
 
-/* What the processes share: how many have their connections, and what each has counted. */
+/*
+ * What the processes share: how many have their connections, how many have asked for as long as WARM_MS says, how many have counted for as
+ * long as MS says, and what each has counted. All count at the same time: a server that they have in common may answer one after the other.
+ */
 struct shared {
-    atomic_uint ready;
+    atomic_uint ready, warm, done;
     uint64_t answers[MOST_CPUS], warm_ns[MOST_CPUS], ns[MOST_CPUS];
 };
 static uint64_t seed = 88172645463325252;
@@ -202,19 +206,26 @@ static int get(char **argv, unsigned cpu, unsigned cpus, struct shared *shared)
         usleep(1000);
     for (unsigned n = 0; n < many; n++)
         ask(at[n], argv[3], asked[n] = random_below(files));
-    uint64_t answers = 0, before = 0, took[2];
+    uint64_t answers = 0;
     for (int part = 0; part < 2; part++) {
-        uint64_t begin = nanos();
-        before = answers;
-        do {
+        atomic_uint *there = part ? &shared->done : &shared->warm;
+        uint64_t begin = nanos(), before = answers;
+        int is_over = 0;
+        /* Until all have asked for so long. */
+        while (*there < cpus) {
             unsigned n = answers++ % many;
             answer(at[n], argv[3], asked[n], length);
             ask(at[n], argv[3], asked[n] = random_below(files));
-        } while ((took[part] = nanos() - begin) < wanted[part] * 1000000);
+            uint64_t took = nanos() - begin;
+            if (is_over || took < wanted[part] * 1000000)
+                continue;
+            is_over = 1;
+            /* Answers of a server that is not alone come several at a time: up to here there are whole ones of these. */
+            (part ? shared->ns : shared->warm_ns)[cpu] = took;
+            shared->answers[cpu] = answers - before;
+            ++*there;
+        }
     }
-    shared->answers[cpu] = answers - before;
-    shared->warm_ns[cpu] = took[0];
-    shared->ns[cpu] = took[1];
     return 0;
 }
 
@@ -249,10 +260,12 @@ int main(int argc, char **argv)
     }
     uint64_t answers = 0, warm = 0, took = 0;
     for (unsigned cpu = 0; cpu < cpus; cpu++) {
-        answers += shared->answers[cpu];
         warm = shared->warm_ns[cpu] > warm ? shared->warm_ns[cpu] : warm;
         took = shared->ns[cpu] > took ? shared->ns[cpu] : took;
     }
+    /* Each one's rate, for as long as the longest has taken. */
+    for (unsigned cpu = 0; cpu < cpus; cpu++)
+        answers += shared->answers[cpu] * took / shared->ns[cpu];
     printf("webload: warm_ns=%lu measured=%lu ns=%lu right\n", (unsigned long)warm, (unsigned long)answers, (unsigned long)took);
     return 0;
 }
