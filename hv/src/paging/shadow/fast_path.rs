@@ -10,13 +10,13 @@
 use core::ops::{Deref, Range};
 
 use super::fault::{AddressSpace, PageFault};
-use super::leaf_lookup::Leaf;
+use super::leaf_lookup::{Leaf, NotFound};
 use super::pool::PageId;
 use super::role::HOST_WRITABLE;
 use super::slow_path::index;
 use super::{Shadow, ShadowOutcome, TlbFlush};
 use crate::arch::Access;
-use crate::arch::addr::{Gpa, Gva, Hpa, PAGE_SHIFT};
+use crate::arch::addr::{Gpa, Gva, Hpa, PAGE_SHIFT, PAGE_SIZE};
 use crate::mem::guest_memory::GuestMemory;
 use crate::mem::table_memory::{ENTRIES, TableMemory};
 use crate::paging::format::PteFormat;
@@ -100,7 +100,10 @@ pub(super) trait FastPath<M: TableMemory, F: PteFormat>: Deref<Target = Shadow<M
                 return None;
             }
         }
-        let to = self.place(p2m, Gpa(now & ADDRESS))?;
+        let to = match self.place(p2m, Gpa(now & ADDRESS | gva.offset())) {
+            Ok(to) => to,
+            Err(outcome) => return outcome,
+        };
         // A frame that holds a guest table with a shadow is mapped read-only, so that writes to it are seen.
         let writable = self.may_write(ram, Hpa(to.0 | gva.offset()), access)?;
         if access.write && !writable {
@@ -132,7 +135,10 @@ pub(super) trait FastPath<M: TableMemory, F: PteFormat>: Deref<Target = Shadow<M
         }
         let index = index(gva, 1);
         let gpa = Gpa(leaf.first.0 + ((index as u64) << 12));
-        let to = self.place(p2m, gpa)?;
+        let to = match self.place(p2m, Gpa(gpa.0 | gva.offset())) {
+            Ok(to) => to,
+            Err(outcome) => return outcome,
+        };
         let writable = self.may_write(ram, Hpa(to.0 | gva.offset()), access)?;
         if access.write && !writable {
             return Some(ShadowOutcome::EmulateWrite(Gpa(gpa.0 | gva.offset())));
@@ -330,12 +336,15 @@ impl<M: TableMemory, F: PteFormat> Shadow<M, F> {
         !self.pool.is_write_protected(at.frame()) || self.allow_write(memory, at)
     }
 
-    /// The memory at `gpa`, if it is plain RAM.
+    /// The page of memory at `gpa`, if it is plain RAM that is open in the tables in use.
     #[inline(always)]
-    pub(super) fn place(&self, p2m: &P2m<impl TableMemory>, gpa: Gpa) -> Option<Hpa> {
+    fn place(&self, p2m: &P2m<impl TableMemory>, gpa: Gpa) -> Result<Hpa, NotFound> {
         match p2m.translate(gpa) {
-            P2mEntry::Ram { hpa, writable: true } => Some(hpa),
-            _ => None,
+            P2mEntry::Ram { hpa, writable: true } => Ok(Hpa(hpa.0 & !(PAGE_SIZE - 1))),
+            P2mEntry::Local { hpa, writable: true, home } if home == self.tree.domain() => {
+                Ok(Hpa(hpa.0 & !(PAGE_SIZE - 1)))
+            }
+            entry => Err(entry.closed_in(self.tree.domain()).map(|home| ShadowOutcome::Closed(gpa, home))),
         }
     }
 
@@ -344,6 +353,7 @@ impl<M: TableMemory, F: PteFormat> Shadow<M, F> {
     pub(super) fn place_ahead(&self, p2m: &P2m<impl TableMemory>, gpa: Gpa) -> Option<Hpa> {
         match p2m.peek(gpa) {
             P2mEntry::Ram { hpa, writable: true } => Some(hpa),
+            P2mEntry::Local { hpa, writable: true, home } if home == self.tree.domain() => Some(hpa),
             _ => None,
         }
     }

@@ -43,10 +43,12 @@ struct CachedLeaf {
 const NO_ROOT: PageId = super::MAX_PAGES as PageId;
 
 impl LeafCache {
-    /// Where the page for `gva` is kept.
+    /// Where the page of a [`place`](Self::place) is kept: most often another slot for another root, so that a VCPU that goes to and fro
+    /// between two cache domains finds its pages again.
     #[inline(always)]
-    fn slot(gva: Gva) -> usize {
-        (gva.0 >> 21) as usize & 7
+    fn slot(place: u64) -> usize {
+        // Multiplicative hashing by the golden ratio.
+        (place.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 61) as usize
     }
 
     /// Root and 2 MiB in one number: of 2^20 and 2^43.
@@ -63,8 +65,9 @@ impl LeafCache {
         root: Option<PageId>,
         gva: Gva,
     ) -> Option<&Leaf> {
-        let known = self.0[Self::slot(gva)].as_ref()?;
-        let is_good = known.place == Self::place(root, gva) && known.links == pool.links(known.leaf.table);
+        let place = Self::place(root, gva);
+        let known = self.0[Self::slot(place)].as_ref()?;
+        let is_good = known.place == place && known.links == pool.links(known.leaf.table);
         is_good.then_some(&known.leaf)
     }
 }
@@ -127,7 +130,7 @@ impl<M: TableMemory, F: PteFormat> Shadow<M, F> {
         if !is_pae {
             let (links, place) = (self.pool.links(table), LeafCache::place(Some(root), gva));
             if let Some(cache) = self.leaf_caches.get_mut(self.current_vcpu as usize) {
-                cache.0[LeafCache::slot(gva)] = Some(CachedLeaf { links, place, leaf });
+                cache.0[LeafCache::slot(place)] = Some(CachedLeaf { links, place, leaf });
             }
         }
         Ok(leaf)

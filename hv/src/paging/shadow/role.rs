@@ -185,11 +185,12 @@ impl Key {
     }
 
     /// Whether guest entries have the same bits reserved, and addresses the same width, as where [`Key::controls_and_kind`] is
-    /// `other`: all that differs decides about rights and global translations.
+    /// `other`: all that differs decides about rights and global translations, and which set of tables it is.
     #[inline(always)]
     pub(super) fn reads_entries_as(self, other: u64) -> bool {
         let rights = Controls::WRITE_PROTECT | Controls::SMEP | Controls::SMAP | Controls::GLOBAL;
-        (self.controls_and_kind() ^ other) & !(u64::from(rights.bits()) << 7) == 0
+        let beside = u64::from(rights.bits()) << 7 | ((1 << TreeKey::BITS) - 1) << TREE;
+        (self.controls_and_kind() ^ other) & !beside == 0
     }
 
     /// The registers that its entries depend on.

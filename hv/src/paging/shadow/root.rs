@@ -18,7 +18,8 @@ use crate::paging::tree_key::TreeKey;
 /// Registers that were loaded lately, and the roots that were found for them.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Recent {
-    roots: [Option<(Registers, PageId, Key)>; 4],
+    /// Of several address spaces, each of them in the sets of two cache domains and in that of a phase.
+    roots: [Option<(Registers, PageId, Key)>; 8],
     next: usize,
     /// [`Key::controls_and_kind`] of the root in use.
     pub means: Option<u64>,
@@ -45,15 +46,17 @@ impl Recent {
 }
 
 impl Recent {
-    /// The root that was found for these registers. What differs most often after a change of control registers comes first.
+    /// The root that was found for these registers in this set of tables. What differs most often after a change of control registers
+    /// comes first.
     #[inline(always)]
-    fn find(&self, registers: &Registers) -> Option<(PageId, Key)> {
+    fn find(&self, registers: &Registers, tree: TreeKey) -> Option<(PageId, Key)> {
         for slot in &self.roots {
             if let Some((loaded, id, key)) = slot
                 && loaded.cr0 == registers.cr0
                 && loaded.cr4 == registers.cr4
                 && loaded.cr3 == registers.cr3
                 && loaded.efer == registers.efer
+                && key.tree() == tree
             {
                 return Some((*id, *key));
             }
@@ -113,7 +116,7 @@ impl<M: TableMemory, F: PteFormat> Shadow<M, F> {
         if !self.unsync.is_empty() || self.dying.is_some() {
             return None;
         }
-        let (id, key) = self.recent.find(registers)?;
+        let (id, key) = self.recent.find(registers, self.tree)?;
         // What `change_meaning` finds is the same, then.
         if key.is_top() || !key.reads_entries_as(self.recent.means?) {
             return None;
@@ -142,10 +145,7 @@ impl<M: TableMemory, F: PteFormat> Shadow<M, F> {
 
     /// The VCPU in service uses the tables of this key from its next [`load`](Self::load) on, which must come before it goes on.
     pub fn select(&mut self, tree: TreeKey) {
-        if self.tree != tree {
-            self.tree = tree;
-            self.recent.forget_roots();
-        }
+        self.tree = tree;
     }
 
     /// All VCPUs use the first set of tables from their next [`load`](Self::load) on: the VM is reset.
@@ -165,7 +165,7 @@ impl<M: TableMemory, F: PteFormat> Shadow<M, F> {
         let AddressSpace { p2m, ram, state } = space;
         for (loaded, id, key) in self.recent.roots.iter().flatten() {
             let (id, key) = (*id, *key);
-            if !loaded.are(state) {
+            if !loaded.are(state) || key.tree() != self.tree {
                 continue;
             }
             let page = self.pool.page(id);

@@ -242,12 +242,22 @@ pub fn load_recent<V: Virt, M: HostMemory>(
     vm: &Vm<V::NestedFormat, M>,
     cr0: u64,
 ) -> bool {
-    let registers =
-        Registers { cr0, cr3: vcpu.virt.cr3(), cr4: vcpu.virt.cr4() | cr4::PGE, efer: vcpu.virt.efer() };
     // Without the VM's memory: the root is looked up, not made, and a change of the P2m takes the shadow tables after it.
     let Some(mut shadow) = vm.shadow.try_write() else { return false };
     let Some(shadow) = &mut *shadow else { return false };
     shadow.switch_vcpu(vcpu.id);
+    load_recent_from(vcpu, shadow, cr0)
+}
+
+/// The same of these tables, in which the VCPU is in service.
+#[inline(always)]
+fn load_recent_from<V: Virt, M: TableMemory>(
+    vcpu: &mut Vcpu<V>,
+    shadow: &mut Shadow<M, V::NestedFormat>,
+    cr0: u64,
+) -> bool {
+    let registers =
+        Registers { cr0, cr3: vcpu.virt.cr3(), cr4: vcpu.virt.cr4() | cr4::PGE, efer: vcpu.virt.efer() };
     let Some((root, flush)) = shadow.load_recent(&registers) else { return false };
     vcpu.mmu.reload = false;
     vcpu.virt.set_paging(Roots::Shadow(root.frame.base()));

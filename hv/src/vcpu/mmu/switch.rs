@@ -5,7 +5,7 @@
 //! compared; without dirty bits all are dropped, and filled again by faults. Everything else (events on their
 //! way, registers) stays as it is: the backend shows the guest's registers in either mode.
 
-use super::{NestedStep, RefillWindow, follow_pat, follow_unsync, load};
+use super::{NestedStep, RefillWindow, follow_pat, follow_unsync, load, load_recent_from};
 use crate::paging::MapError;
 use crate::paging::engine::Engine;
 use crate::paging::shadow::{Shadow, Tuning};
@@ -138,15 +138,33 @@ pub fn set_tree<V: Virt, M: HostMemory>(vcpu: &mut Vcpu<V>, vm: &Vm<V::NestedFor
         return;
     }
     vcpu.mmu.tree = tree;
-    select(vcpu, vm);
-    match vcpu.mmu.engine {
+    let engine = vcpu.mmu.engine;
+    match engine {
         Engine::Nested => {
+            select(vcpu, vm);
             let root = vm.read_memory(&mut vcpu.work).nested.root(tree);
             vcpu.virt.set_paging(Roots::Nested(root));
         }
-        Engine::Shadow | Engine::Agile => vcpu.request_root(),
+        Engine::Shadow if select_and_load(vcpu, vm) => {}
+        Engine::Shadow | Engine::Agile => {
+            select(vcpu, vm);
+            vcpu.request_root();
+        }
     }
     vcpu.virt.flush(FlushScope::All);
+}
+
+/// The same, where the root was in use lately and nothing else is due. False: the root must be loaded. A VCPU that goes to and fro between
+/// two cache domains goes on by this.
+fn select_and_load<V: Virt, M: HostMemory>(vcpu: &mut Vcpu<V>, vm: &Vm<V::NestedFormat, M>) -> bool {
+    // One that is to be loaded may be another one than registers say.
+    if vcpu.mmu.reload {
+        return false;
+    }
+    let mut shadow = vm.lock_shadow(vcpu.id, &mut vcpu.work);
+    let Some(shadow) = &mut *shadow else { return false };
+    shadow.select(vcpu.mmu.tree);
+    load_recent_from(vcpu, shadow, vcpu.virt.cr0())
 }
 
 /// Has the VCPU's processor forget what a change of the guest-physical address space has made wrong.
