@@ -1,20 +1,22 @@
 //! Access histories: which of the last 32 samples of its address space found a frame accessed, and what that says of regions.
 //!
 //! Follows thesis 2.4 and 4.2.1. Every 100 ms of an address space's virtual time its access bits are read and cleared. The last
-//! 32 samples of a frame are its history. `H(i)` of a region counts its frames with `i` ones (32 count as 31), and
-//! [`working_set`](Histories::working_set) weighs them. A [`Partition`](super::partition::Partition) owns the histories, moves
-//! them along with frames and regions, and calls [`Histories::scan`].
+//! 32 samples of a frame are its history. A frame counts for 0 to 4 quarters of a frame in the [working set](Histories::working_set)
+//! of its region, by the ones in its history: one more at each of [`BOUNDS`]. A [`Partition`](super::partition::Partition) owns the
+//! histories, moves them along with frames and regions, and calls [`Histories::scan`].
 //!
 //! Histories are bit planes, not words: plane `s` of a group of 64 frames has their bits of sample `s` modulo 32. A new sample
 //! replaces the oldest plane, so 64 frames are compared at once and nothing is shifted. Where bits differ from those of 32 samples ago, the
-//! numbers of ones follow, which are bit planes as well, and the histograms: for all frames with the same number at once where a group is in one
-//! region. A group's frames may belong to several address
+//! numbers of ones follow, which are bit planes as well. Only frames whose number comes to a bound, or leaves it, are looked at one by
+//! one, and those only where a group is in several regions. A group's frames may belong to several address
 //! spaces, each with samples of its own; a byte for each frame says which. A bitmap for each address space has the groups in which
 //! it has frames, so that a scan visits those alone.
 //!
-//! What must hold between two calls (`check`, in tests): a frame without ones has no bit in any plane; the histograms
-//! are those of the frames that are in the regions.
+//! What must hold between two calls (`check`, in tests): a frame without ones has no bit in any plane; the working sets
+//! are those of the frames that are in the regions; what is no RAM has no ones.
 
+#[cfg(any(test, feature = "testing"))]
+mod check;
 mod planes;
 mod scan;
 #[cfg(test)]
@@ -44,9 +46,9 @@ pub const PIECE: u64 = 512;
 /// Groups of a piece.
 const GROUPS: usize = (PIECE / GROUP) as usize;
 
-/// Frames of a region by the number of ones in their histories, from 1 on; 32 count as 31. Element 0 is not used: the frames
-/// without ones are all others of the region.
-type Histogram = [u32; SAMPLES];
+/// Ones of a history from which on a frame counts for one quarter of a frame more in the working set of its region (equation 1 of
+/// thesis 2.4).
+const BOUNDS: [u8; 4] = [8, 14, 20, 26];
 
 /// Groups of a range of RAM, which have neighbouring places in the records: those of whole pieces.
 #[derive(Clone, Copy, Debug)]
@@ -73,7 +75,7 @@ struct Ticks {
 }
 
 /// What is known of the 2 MiB that eight groups are in.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Default)]
 struct Piece {
     /// The latest sample that has found it touched; more than that of any sample if frames have come to another address space since.
     touched: u64,
@@ -82,11 +84,14 @@ struct Piece {
     /// Groups of frames of one region, and others; of what is in neither it is not known.
     uniform: u8,
     mixed: u8,
+    /// Groups in which some frames are no RAM: a range ends there.
+    partial: u8,
 }
 
-/// The histories of a VM's frames, and the histograms of its regions.
+/// The histories of a VM's frames, and the working sets of its regions.
 #[derive(Debug)]
 pub struct Histories {
+    ram: Vec<Range<Gfn>>,
     runs: Vec<Run>,
     planes: Pieces<[u64; SAMPLES]>,
     /// Ones in the history of each frame.
@@ -100,7 +105,8 @@ pub struct Histories {
     /// Words of `present` for each address space.
     stride: usize,
     pieces: Pieces<Piece>,
-    histograms: Pieces<Histogram>,
+    /// Of each region the working set in quarters of a frame.
+    quarters: Pieces<u32>,
     ticks: Vec<Ticks>,
     /// The number of the latest sample, or of what counts as one for [`Piece::touched`].
     number: u64,
@@ -129,10 +135,14 @@ impl Histories {
             }
         }
         let stride = places.div_ceil(64);
+        let mut own_ram = Vec::new();
+        own_ram.try_reserve_exact(ram.len()).map_err(|_| OutOfMemory)?;
+        own_ram.extend_from_slice(ram);
         let mut ticks = Vec::new();
         ticks.try_reserve_exact(spaces).map_err(|_| OutOfMemory)?;
         ticks.resize(spaces, Ticks { due_ns: SAMPLE_NS, ..Ticks::default() });
-        Ok(Histories {
+        let mut histories = Histories {
+            ram: own_ram,
             runs,
             planes: Pieces::new(places, || [0; SAMPLES])?,
             ones: Pieces::new(places, Counters::default)?,
@@ -141,12 +151,17 @@ impl Histories {
             present: Pieces::new(stride * spaces, || 0)?,
             stride,
             // All are touched for the first sample.
-            pieces: Pieces::new(places / GROUPS, || Piece { touched: 1, used: 0, uniform: 0, mixed: 0 })?,
-            histograms: Pieces::new(regions, || [0; SAMPLES])?,
+            pieces: Pieces::new(places / GROUPS, || Piece { touched: 1, ..Piece::default() })?,
+            quarters: Pieces::new(regions, || 0)?,
             ticks,
             number: 1,
             has_pool: false,
-        })
+        };
+        for place in 0..places {
+            let is_partial = histories.ram_of(place) != u64::MAX;
+            histories.pieces[place / GROUPS].partial |= u8::from(is_partial) << (place % GROUPS);
+        }
+        Ok(histories)
     }
 
     /// Samples of the VM visit the frames of the pool, too, from now on.
@@ -175,7 +190,7 @@ impl Histories {
             + Pieces::<[u8; GROUP as usize]>::frames(groups)
             + Pieces::<u64>::frames(groups.div_ceil(64) * spaces)
             + Pieces::<Piece>::frames(groups / GROUPS)
-            + Pieces::<Histogram>::frames(regions);
+            + Pieces::<u32>::frames(regions);
         pieces * crate::arch::addr::PAGE_SIZE as usize
     }
 
@@ -192,12 +207,24 @@ impl Histories {
         Some(Gfn((run.first + (place - run.place) as u64) * GROUP))
     }
 
-    /// Which frames of a group are an address space's.
+    /// Which frames of a group are RAM.
+    fn ram_of(&self, place: usize) -> u64 {
+        let first = self.first_of(place).map_or(0, |first| first.0);
+        self.ram.iter().fold(0, |all, range| {
+            let [start, end] = [range.start, range.end].map(|gfn| gfn.0.saturating_sub(first).min(GROUP));
+            let below = |end: u64| if end == GROUP { u64::MAX } else { (1 << end) - 1 };
+            all | below(end) & !below(start)
+        })
+    }
+
+    /// Which frames of a group are an address space's, and RAM.
     fn own(&self, space: Space, place: usize) -> u64 {
-        match space {
+        let own = match space {
             Space::VM if self.others == 0 => u64::MAX,
             _ => planes::equal_bytes(&self.spaces[place], space.0 as u8),
-        }
+        };
+        let is_partial = self.pieces[place / GROUPS].partial >> (place % GROUPS) & 1 != 0;
+        if is_partial { own & self.ram_of(place) } else { own }
     }
 
     fn set_present(&mut self, space: Space, place: usize, is_present: bool) {
@@ -216,10 +243,9 @@ impl Histories {
         let ones = self.ones[place].get(bit);
         let is_kept = self.spaces[place][bit as usize] == space.0 as u8 && to != Rid::POOL;
         if ones != 0 {
-            let at = class(ones);
-            self.histograms[from.index()][at] -= 1;
+            self.quarters[from.index()] -= quarters(ones);
             if is_kept {
-                self.histograms[to.index()][at] += 1;
+                self.quarters[to.index()] += quarters(ones);
             } else {
                 self.forget(place, bit);
             }
@@ -239,10 +265,8 @@ impl Histories {
 
     /// The frames of `gone` are in `into` now. Groups of one region stay that.
     pub(super) fn merged(&mut self, gone: Rid, into: Rid) {
-        let from = core::mem::take(&mut self.histograms[gone.index()]);
-        for (sum, frames) in self.histograms[into.index()].iter_mut().zip(from) {
-            *sum += frames;
-        }
+        let from = core::mem::take(&mut self.quarters[gone.index()]);
+        self.quarters[into.index()] += from;
     }
 
     /// Forgets the history of a frame, which is in region `rid`: its samples were those of others, too.
@@ -250,7 +274,7 @@ impl Histories {
         let Some((place, bit)) = self.place(gfn) else { return };
         let ones = self.ones[place].get(bit);
         if ones != 0 {
-            self.histograms[rid.index()][class(ones)] -= 1;
+            self.quarters[rid.index()] -= quarters(ones);
             self.forget(place, bit);
         }
     }
@@ -319,65 +343,32 @@ impl Histories {
         self.place(first).map_or(0, |(place, _)| self.ones[place].from(least))
     }
 
-    /// `H(i)` of a region, for `i` from 1 to 31.
-    pub fn histogram(&self, rid: Rid) -> &[u32; SAMPLES] {
-        &self.histograms[rid.index()]
+    /// Frames of all regions by the ones in their histories, from 1 on; 32 count as 31. Element 0 is not used: the frames
+    /// without ones are all others. A pass over all groups that have ones.
+    pub fn histogram(&self) -> [u32; SAMPLES] {
+        let mut histogram = [0; SAMPLES];
+        for piece in 0..self.pieces.len() {
+            for n in bits(self.pieces[piece].used.into()) {
+                let ones = &self.ones[piece * GROUPS + n as usize];
+                let mut left = ones.any();
+                // Those with the same number together.
+                while left != 0 {
+                    let (own, alike) = ones.alike(left.trailing_zeros());
+                    histogram[usize::from(own).min(SAMPLES - 1)] += planes::number(alike);
+                    left &= !alike;
+                }
+            }
+        }
+        histogram
     }
 
     /// The working set of a region, in quarters of a frame (equation 1 of thesis 2.4).
     pub fn working_set(&self, rid: Rid) -> u64 {
-        let frames = |range: Range<usize>| -> u64 {
-            self.histogram(rid)[range].iter().map(|frames| u64::from(*frames)).sum()
-        };
-        4 * frames(26..32) + 3 * frames(20..26) + 2 * frames(14..20) + frames(8..14)
+        self.quarters[rid.index()].into()
     }
 }
 
-/// The element of a histogram for frames with this many ones.
-fn class(ones: u8) -> usize {
-    usize::from(ones).min(SAMPLES - 1)
-}
-
-#[cfg(any(test, feature = "testing"))]
-impl Histories {
-    /// Compares counts and histograms with the planes, given the frames and their regions and address spaces.
-    ///
-    /// # Errors
-    /// What does not fit.
-    pub fn check(
-        &self,
-        frames: impl IntoIterator<Item = (Gfn, Rid, Space)>,
-    ) -> Result<(), alloc::string::String> {
-        let mut histograms = alloc::vec![[0u32; SAMPLES]; self.histograms.len()];
-        let mut uniform = alloc::collections::BTreeMap::new();
-        for (gfn, rid, space) in frames {
-            let (place, bit) = self.place(gfn).ok_or_else(|| alloc::format!("{gfn:?} has no place"))?;
-            let bits: u64 = self.planes[place].iter().map(|plane| plane >> bit & 1).sum();
-            let own = Space(self.spaces[place][bit as usize].into());
-            let word = self.present[usize::from(space.0) * self.stride + place / 64];
-            let is_present = word & 1 << (place % 64) != 0;
-            let is_left_out = rid == Rid::POOL && !self.has_pool;
-            if own != space || !(is_present || is_left_out) || bits != u64::from(self.ones[place].get(bit)) {
-                let ones = self.ones[place].get(bit);
-                return Err(alloc::format!("{gfn:?}: {own:?} not {space:?}, {ones} ones of {bits}"));
-            }
-            let is_uniform = self.pieces[place / GROUPS].uniform >> (place % GROUPS) & 1 != 0;
-            if is_uniform && *uniform.entry(place).or_insert(rid) != rid {
-                return Err(alloc::format!("{gfn:?} is not in the region of its group"));
-            }
-            if bits != 0 && self.pieces[place / GROUPS].used >> (place % GROUPS) & 1 == 0 {
-                return Err(alloc::format!("{gfn:?} has ones, and its piece does not say so"));
-            }
-            if bits != 0 {
-                histograms[rid.index()][class(bits as u8)] += 1;
-            }
-        }
-        let others = (0..self.spaces.len())
-            .map(|place| (!planes::equal_bytes(&self.spaces[place], Space::VM.0 as u8)).count_ones());
-        if others.map(u64::from).sum::<u64>() != self.others {
-            return Err(alloc::format!("{} frames are not the VM's", self.others));
-        }
-        let wrong = (0..histograms.len()).find(|&n| histograms[n] != self.histograms[n]);
-        wrong.map_or(Ok(()), |n| Err(alloc::format!("region {n}: {:?}", self.histograms[n])))
-    }
+/// The quarters of a frame that one with this many ones counts for in a working set.
+fn quarters(ones: u8) -> u32 {
+    BOUNDS.iter().map(|bound| u32::from(ones >= *bound)).sum()
 }

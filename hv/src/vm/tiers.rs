@@ -84,13 +84,8 @@ impl<F: PteFormat<Attr = NestedAttr>, M: HostMemory> Vm<F, M> {
         let Some(tiers) = &self.tiers else { return MapChanges::default() };
         let partition = records.guest.partition();
         let Some(histories) = partition.histories() else { return MapChanges::default() };
-        let mut histogram: Histogram = [0; 32];
-        let mut quarters = 0;
-        for (rid, _) in partition.regions() {
-            let own = histories.histogram(rid);
-            histogram.iter_mut().zip(own).for_each(|(sum, frames)| *sum = sum.saturating_add(*frames));
-            quarters += histories.working_set(rid);
-        }
+        let histogram: Histogram = histories.histogram();
+        let quarters: u64 = partition.regions().map(|(rid, _)| histories.working_set(rid)).sum();
         let working_set = u32::try_from(quarters / 4).unwrap_or(u32::MAX);
         let splits = {
             let memory = self.read_memory(work);

@@ -65,6 +65,16 @@ impl Counters {
         self.0.iter().enumerate().fold(u64::MAX, above)
     }
 
+    /// Which are one of these numbers.
+    #[inline(always)]
+    pub fn are_any_of<const N: usize>(&self, numbers: [u8; N]) -> u64 {
+        let equal = |number: u8| {
+            let planes = self.0.iter().enumerate();
+            planes.fold(u64::MAX, |all, (n, plane)| all & if number >> n & 1 == 1 { *plane } else { !plane })
+        };
+        numbers.into_iter().fold(0, |all, number| all | equal(number))
+    }
+
     /// Which are not 0.
     pub fn any(&self) -> u64 {
         self.0.iter().fold(0, |all, plane| all | plane)
@@ -149,6 +159,8 @@ mod tests {
             });
             for value in 0..=33 {
                 prop_assert_eq!(counters.from(value), where_plain(&plain, &|count| count >= value));
+                let two = [value, value / 2];
+                prop_assert_eq!(counters.are_any_of(two), where_plain(&plain, &|count| two.contains(&count)));
             }
         }
     }

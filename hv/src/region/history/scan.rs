@@ -3,7 +3,7 @@
 use core::ops::Range;
 
 use super::planes::{bits, equal_bytes, number};
-use super::{GROUP, GROUPS, Histories, PIECE, Piece, SAMPLE_NS, SAMPLES, class};
+use super::{BOUNDS, GROUP, GROUPS, Histories, PIECE, Piece, SAMPLE_NS, SAMPLES};
 use crate::arch::addr::Gfn;
 use crate::region::{Rid, Space};
 
@@ -235,43 +235,35 @@ impl Histories {
         if changed == 0 {
             return;
         }
-        let flipped = match self.region_of_group((place, first), changed, regions) {
-            Some(rid) => {
-                self.count(place, rid, changed, accessed);
-                changed
-            }
-            None => self.count_each((place, first), changed, accessed, regions),
-        };
-        self.planes[place][sample.plane] ^= flipped;
-        done.changed += u64::from(number(flipped));
-        if flipped & accessed != 0 {
+        let (more, less) = (changed & accessed, changed & !accessed);
+        let ones = &mut self.ones[place];
+        let down = if less != 0 { less & ones.are_any_of(BOUNDS) } else { 0 };
+        ones.add(more);
+        ones.subtract(less);
+        let up = if more != 0 { more & ones.are_any_of(BOUNDS) } else { 0 };
+        if up | down != 0 {
+            self.weigh((place, first), up, down, regions);
+        }
+        self.planes[place][sample.plane] ^= changed;
+        done.changed += u64::from(number(changed));
+        if more != 0 {
             self.pieces[place / GROUPS].used |= 1 << (place % GROUPS);
         } else {
             self.mark_used(place);
         }
     }
 
-    /// The frames `changed` of a group, which are in several regions, have one more or one less. Those of them that are RAM: a piece at the
-    /// end of a range has places for others.
-    fn count_each(
-        &mut self,
-        (place, first): (usize, Gfn),
-        changed: u64,
-        accessed: u64,
-        regions: &impl Regions,
-    ) -> u64 {
-        let (mut flipped, mut run, mut of) = (0, 0, Rid::POOL);
-        regions.each(first, changed, |bit, rid| {
-            // Those that follow in the same region together.
-            if rid != of {
-                self.count(place, of, core::mem::take(&mut run), accessed);
-                of = rid;
-            }
-            run |= 1 << bit;
-            flipped |= 1 << bit;
+    /// The frames `up` of a group count for a quarter of a frame more in the working sets of their regions, and the frames `down` for one less.
+    fn weigh(&mut self, (place, first): (usize, Gfn), up: u64, down: u64, regions: &impl Regions) {
+        if let Some(rid) = self.region_of_group((place, first), up | down, regions) {
+            let quarters = &mut self.quarters[rid.index()];
+            *quarters = *quarters + number(up) - number(down);
+            return;
+        }
+        regions.each(first, up | down, |bit, rid| {
+            let quarters = &mut self.quarters[rid.index()];
+            *quarters = if up >> bit & 1 != 0 { *quarters + 1 } else { *quarters - 1 };
         });
-        self.count(place, of, run, accessed);
-        flipped
     }
 
     /// The region that all frames of a group are in, one of which is among `some`.
@@ -293,34 +285,6 @@ impl Histories {
             return one.filter(|_| is_uniform);
         }
         one
-    }
-
-    /// Frames of one region have one more, if they were accessed, or one less.
-    fn count(&mut self, place: usize, rid: Rid, changed: u64, accessed: u64) {
-        if changed == 0 {
-            return;
-        }
-        let (ones, histogram) = (&mut self.ones[place], &mut self.histograms[rid.index()]);
-        let mut left = changed;
-        // Those with the same number together.
-        while left != 0 {
-            let (before, alike) = ones.alike(left.trailing_zeros());
-            let equal = left & alike;
-            left &= !equal;
-            let (more, less) = (number(equal & accessed), number(equal & !accessed));
-            // Frames without ones are not counted, and 31 and 32 ones are one class.
-            if before != 0 {
-                histogram[class(before)] -= more + less;
-            }
-            if more != 0 {
-                histogram[class(before + 1)] += more;
-            }
-            if less != 0 && before > 1 {
-                histogram[class(before - 1)] += less;
-            }
-        }
-        ones.add(changed & accessed);
-        ones.subtract(changed & !accessed);
     }
 }
 
