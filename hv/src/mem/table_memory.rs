@@ -37,6 +37,31 @@ pub trait TableMemory {
 
     /// Writes `new` if the entry is `old`; otherwise returns what it is.
     fn compare_exchange(&self, frame: Hfn, index: usize, old: u64, new: u64) -> Result<(), u64>;
+
+    /// Clears `bits` in the entries of `which` among the eight from `first` on, a multiple of eight: bit `n` of `which` stands for entry
+    /// `first + n`. Each is one atomic access, which keeps what processors set meanwhile.
+    fn clear_in_eight(&self, frame: Hfn, first: usize, which: u8, bits: u64) {
+        for index in (0..8).filter(|n| which >> n & 1 != 0).map(|n| first + n) {
+            let mut raw = self.load(frame, index);
+            while raw & bits != 0
+                && let Err(now) = self.compare_exchange(frame, index, raw, raw & !bits)
+            {
+                raw = now;
+            }
+        }
+    }
+}
+
+/// Which of eight entries have this bit; none if it is 0. Most often all have it, or none.
+#[inline(always)]
+pub fn which_have(eight: &[u64; 8], bit: u64) -> u8 {
+    if eight.iter().fold(bit, |all, raw| all & raw) != 0 {
+        return u8::MAX;
+    }
+    if eight.iter().fold(0, |any, raw| any | raw) & bit == 0 {
+        return 0;
+    }
+    (0..8).fold(0, |all, n| all | u8::from(eight[n] & bit != 0) << n)
 }
 
 impl<M: TableMemory> TableMemory for &M {
@@ -60,5 +85,8 @@ impl<M: TableMemory> TableMemory for &M {
     }
     fn compare_exchange(&self, frame: Hfn, index: usize, old: u64, new: u64) -> Result<(), u64> {
         (**self).compare_exchange(frame, index, old, new)
+    }
+    fn clear_in_eight(&self, frame: Hfn, first: usize, which: u8, bits: u64) {
+        (**self).clear_in_eight(frame, first, which, bits);
     }
 }

@@ -84,6 +84,10 @@ impl TableMemory for HostMemory {
     fn compare_exchange(&self, frame: Hfn, index: usize, old: u64, new: u64) -> Result<(), u64> {
         self.tables.compare_exchange(frame, index, old, new)
     }
+
+    fn clear_in_eight(&self, frame: Hfn, first: usize, which: u8, bits: u64) {
+        self.tables.clear_in_eight(frame, first, which, bits);
+    }
 }
 
 impl HostAccess for HostMemory {

@@ -2,7 +2,7 @@
 
 use super::{Found, Leaf, MapError, ROOT_LEVEL, Table, TableMemory, index, is_page_aligned, leaf, parts};
 use crate::arch::addr::{Gpa, Hfn, Hpa, PageSize};
-use crate::mem::table_memory::ENTRIES;
+use crate::mem::table_memory::{ENTRIES, which_have};
 use crate::paging::format::{Entry, PteFormat};
 use crate::paging::range::{Flush, GpaRange};
 
@@ -124,20 +124,16 @@ impl<F: PteFormat, M: TableMemory> Table<F, M> {
     /// The same of the 64 entries from `first` on in a table of level 1. Eight at a time are passed over if none was accessed.
     fn take_accessed_small(&self, table: Hfn, first: usize, wanted: u64) -> AccessedSmall {
         let mut found = AccessedSmall::default();
-        for eight in (0..GROUP).step_by(8) {
-            let load = |n: usize| self.memory.load(table, first + eight + n);
-            let mut left = wanted >> eight & 0xff;
-            if left == 0 || (0..8).fold(0, |all, n| all | load(n)) & F::ACCESSED == 0 {
+        for n in (0..GROUP).step_by(8).filter(|n| wanted >> n & 0xff != 0) {
+            let eight = self.memory.load_eight(table, first + n);
+            let accessed = which_have(&eight, F::ACCESSED) & (wanted >> n) as u8;
+            if accessed == 0 {
                 continue;
             }
-            while left != 0 {
-                let n = eight + left.trailing_zeros() as usize;
-                left &= left - 1;
-                let was = self.take_accessed_of(table, first + n, F::JOINED);
-                let is_inherited = was & F::JOINED != 0;
-                found.accessed |= u64::from(was != 0 && !is_inherited) << n;
-                found.inherited |= u64::from(is_inherited) << n;
-            }
+            let inherited = which_have(&eight, F::JOINED) & accessed;
+            self.memory.clear_in_eight(table, first + n, accessed, F::ACCESSED | F::JOINED);
+            found.accessed |= u64::from(accessed & !inherited) << n;
+            found.inherited |= u64::from(inherited) << n;
         }
         found
     }

@@ -7,7 +7,7 @@
 use super::chunks::Record;
 use super::*;
 use crate::arch::addr::Hpa;
-use crate::mem::table_memory::TableMemory;
+use crate::mem::table_memory::{TableMemory, which_have};
 use crate::paging::format::PteFormat;
 use crate::paging::format::x86::{ACCESSED, LARGE};
 use core::sync::atomic::Ordering;
@@ -36,6 +36,20 @@ struct Place {
     /// The latest sample that has found a leaf.
     sample: u64,
     frames: [u64; FRAME_WORDS],
+}
+
+impl Place {
+    /// Notes frames from this one on, by their bits; those that have one are in this piece.
+    #[inline(always)]
+    fn note(&mut self, first: u64, frames: u8) {
+        let (word, shift) = ((first % LARGE_FRAMES / 64) as usize, first % 64);
+        self.frames[word] |= u64::from(frames) << shift;
+        if shift > 56
+            && let Some(next) = self.frames.get_mut(word + 1)
+        {
+            *next |= u64::from(frames) >> (64 - shift);
+        }
+    }
 }
 
 impl UsedFrames {
@@ -73,7 +87,7 @@ impl UsedFrames {
     }
 
     /// The place of a piece of which this sample has found a leaf. `None`: there is no room.
-    fn note(&mut self, piece: u64) -> Option<&mut Place> {
+    fn note(&mut self, piece: u64) -> Option<usize> {
         let at = match Self::place(self.places.as_ref()?, piece) {
             Some(at) => at,
             None if self.is_full => return None,
@@ -86,7 +100,23 @@ impl UsedFrames {
         };
         let place = &mut self.places.as_mut()?[at];
         (place.piece, place.sample) = (piece + 1, self.latest);
-        Some(place)
+        Some(at)
+    }
+
+    /// The same by a frame; its index is kept in `latest` with the number of the piece: most often it is asked for again.
+    #[inline(always)]
+    fn place_after(&mut self, latest: &mut Option<(u64, usize)>, frame: u64) -> Option<&mut Place> {
+        let piece = frame / LARGE_FRAMES;
+        match *latest {
+            Some((last, at)) if last == piece => Some(&mut self.places.as_mut()?[at]),
+            _ => {
+                // To note it may move all places.
+                *latest = None;
+                let at = self.note(piece)?;
+                *latest = Some((piece, at));
+                Some(&mut self.places.as_mut()?[at])
+            }
+        }
     }
 
     /// Makes twice as many places, without pieces of which nothing is to be told. Not where many are free: a bad hash is no reason.
@@ -143,7 +173,7 @@ impl<M: TableMemory, F: PteFormat> Pool<M, F> {
                 if raw & LARGE == 0 || page.key.is_top() {
                     let child = Record::of(page, index).payload(&self.memory) as PageId;
                     self.page(child).touched.store(true, Ordering::Relaxed);
-                } else if let Some(place) = used.note(((raw & leaf_address(2)) >> 12) / LARGE_FRAMES) {
+                } else if let Some(place) = used.place_after(&mut None, (raw & leaf_address(2)) >> 12) {
                     place.frames = [u64::MAX; FRAME_WORDS];
                 } else {
                     continue;
@@ -158,25 +188,27 @@ impl<M: TableMemory, F: PteFormat> Pool<M, F> {
     /// The same of the leaves of a page of level 1, and whether some had to stay.
     fn collect_leaves(&self, page: &Page, used: &mut UsedFrames) -> (bool, bool) {
         let (mut owes, mut is_left) = (false, false);
+        // The place of the piece that the leaf before leads to, as most do.
+        let mut latest = None;
         self.for_each_eight(page, |first, eight, accessed| {
-            let (mut latest, mut place) = (u64::MAX, None);
-            for n in ones(accessed) {
-                let raw = eight[n];
-                let frame = (raw & leaf_address(1)) >> 12;
-                // Most leaves lead to the same piece as the one before.
-                if latest != frame / LARGE_FRAMES {
-                    latest = frame / LARGE_FRAMES;
-                    place = used.note(latest);
+            let mut noted = 0;
+            let mut note = |frame: u64, frames: u8, leaves: u8| match used.place_after(&mut latest, frame) {
+                None => is_left = true,
+                Some(place) => {
+                    place.note(frame, frames);
+                    noted |= leaves;
                 }
-                match &mut place {
-                    None => is_left = true,
-                    Some(place) => {
-                        place.frames[(frame % LARGE_FRAMES / 64) as usize] |= 1 << (frame % 64);
-                        self.clear_accessed(page.frame, first + n, raw);
-                        owes = true;
-                    }
+            };
+            match neighbours(&eight) {
+                Some(frame) => note(frame, accessed, accessed),
+                None => {
+                    // Read again, so that the eight need not be in memory where they are neighbours.
+                    let frame = |n| (self.memory.load(page.frame, first + n) & leaf_address(1)) >> 12;
+                    ones(accessed).for_each(|n| note(frame(n), 1, 1 << n));
                 }
             }
+            self.memory.clear_in_eight(page.frame, first, noted, ACCESSED);
+            owes |= noted != 0;
         });
         (owes, is_left)
     }
@@ -215,9 +247,8 @@ impl<M: TableMemory, F: PteFormat> Pool<M, F> {
             for bit in (0..64).step_by(8).filter(|bit| present >> bit & 0xff != 0) {
                 let first = word * 64 + bit;
                 let eight = self.memory.load_eight(page.frame, first);
-                if eight.iter().fold(0, |all, raw| all | raw) & ACCESSED != 0 {
-                    let is_accessed = |n: usize| u8::from(eight[n] & ACCESSED != 0) << n;
-                    let accessed = (0..8).fold(0, |all, n| all | is_accessed(n)) & (present >> bit) as u8;
+                let accessed = which_have(&eight, ACCESSED) & (present >> bit) as u8;
+                if accessed != 0 {
                     f(first, eight, accessed);
                 }
             }
@@ -253,6 +284,15 @@ impl<M: TableMemory, F: PteFormat> Pool<M, F> {
         }
         any
     }
+}
+
+/// The frame of the first of eight leaves, if the others lead to those that follow it, and all are in one piece.
+#[inline(always)]
+fn neighbours(eight: &[u64; 8]) -> Option<u64> {
+    let first = eight[0] & leaf_address(1);
+    let differ = (1..8).fold(0, |all, n| all | eight[n] ^ (first + ((n as u64) << 12)));
+    let frame = first >> 12;
+    (differ & leaf_address(1) == 0 && frame % LARGE_FRAMES <= LARGE_FRAMES - 8).then_some(frame)
 }
 
 /// The numbers of the ones of eight bits.

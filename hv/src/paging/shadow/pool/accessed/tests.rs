@@ -16,7 +16,7 @@ fn places(used: &UsedFrames) -> usize {
 
 /// Whether there was room for all frames of a piece.
 fn note(used: &mut UsedFrames, piece: u64) -> bool {
-    used.note(piece).map(|place| place.frames = FULL).is_some()
+    used.place_after(&mut None, piece * LARGE_FRAMES).map(|place| place.frames = FULL).is_some()
 }
 
 fn frames(used: &UsedFrames, piece: u64) -> Option<[u64; FRAME_WORDS]> {
@@ -64,4 +64,25 @@ fn pieces_with_one_hash_make_no_places_and_are_left_out_for_a_sample() {
     assert!(note(&mut used, alike[PROBES]));
     assert_eq!((places(&used), used.is_full), (2 * PLACES, false));
     assert_eq!(frames(&used, alike[0]), Some(FULL));
+}
+
+#[test]
+fn eight_neighbours_are_noted_at_once() {
+    let leaves = |first: u64| core::array::from_fn(|n| (first + n as u64) << 12 | 0x8000_0000_0000_0067);
+    for frame in (0..2 * LARGE_FRAMES).chain([ADDRESS >> 12]) {
+        let is_in_one = frame % LARGE_FRAMES <= LARGE_FRAMES - 8;
+        let mut eight: [u64; 8] = if is_in_one { leaves(frame) } else { leaves(frame & !7) };
+        assert_eq!(neighbours(&eight), Some(if is_in_one { frame } else { frame & !7 }));
+        let mut place = Place::default();
+        place.note(frame, if is_in_one { 0xa5 } else { 1 });
+        let noted: Vec<u64> = (0..LARGE_FRAMES)
+            .filter(|n| place.frames[(n / 64) as usize] >> (n % 64) & 1 != 0)
+            .map(|n| n + frame - frame % LARGE_FRAMES)
+            .collect();
+        let expected = if is_in_one { vec![0, 2, 5, 7] } else { vec![0] };
+        assert_eq!(noted, expected.iter().map(|n| frame + n).collect::<Vec<_>>());
+        eight[(frame % 8) as usize] ^= 1 << (12 + frame % 36);
+        assert_eq!(neighbours(&eight), None, "one leads elsewhere");
+    }
+    assert_eq!(neighbours(&leaves(LARGE_FRAMES - 3)), None, "two pieces");
 }
