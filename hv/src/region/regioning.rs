@@ -8,6 +8,8 @@
 //! | module | has |
 //! |---|---|
 //! | `phase` | the answer to each touch |
+//! | `evidence` | whether two regions are used together, or single pages of one beside the other |
+//! | `hubs` | those pages, which are made global for a time |
 //! | `classify` | frames that are made global: code, stacks, the kernel's |
 //! | `seen` | access and idle times of regions |
 //! | [`Turn`] | when a VCPU's phase is due |
@@ -23,8 +25,10 @@
 //! ([`Regioning::forget`], for each [`Effect::Died`](super::Effect::Died)).
 
 mod classify;
+mod evidence;
 #[cfg(any(test, feature = "testing"))]
 mod fuzz;
+mod hubs;
 mod moves;
 mod phase;
 mod seen;
@@ -41,7 +45,7 @@ use arrayvec::ArrayVec;
 #[cfg(any(test, feature = "testing"))]
 pub use self::fuzz::fuzz_one;
 pub use self::moves::Moves;
-use self::phase::Phase;
+use self::phase::{Known, Phase};
 use self::seen::Seen;
 pub use self::steady::{Outcome, Steady};
 pub use self::turn::Turn;
@@ -66,6 +70,8 @@ pub struct Params {
     pub move_ns: u32,
     /// Moves because of one page in 100 ms from which on it is excluded.
     pub most_moves: u32,
+    /// Frames from which on a region merges with another one only if several of its pages are used with that.
+    pub large: u32,
 }
 
 impl Default for Params {
@@ -77,6 +83,7 @@ impl Default for Params {
             most_touches: 8192,
             move_ns: 15_860,
             most_moves: 100,
+            large: 16,
         }
     }
 }
@@ -151,7 +158,7 @@ pub enum Change {
 pub struct Answer {
     /// For the phase's tables.
     pub change: Change,
-    /// For all tables: at most a split and a merge, or a region that is torn down.
+    /// For all tables: at most a split and a merge, or a region that is torn down and a page that is judged again.
     pub effects: ArrayVec<Effects, 2>,
 }
 
@@ -205,6 +212,7 @@ impl Round {
 pub struct Regioning {
     params: Params,
     seen: Pieces<Seen>,
+    evidence: evidence::Records,
     spaces: Vec<OfSpace>,
     /// Those from here on have had no phase yet: a merge is to cost no look at each of them.
     used: usize,
@@ -233,6 +241,7 @@ impl Regioning {
         Ok(Regioning {
             params,
             seen: Pieces::new(partition.region_records(), Seen::default)?,
+            evidence: evidence::Records::default(),
             spaces,
             used: 0,
         })
@@ -256,6 +265,8 @@ impl Regioning {
             of.phase = Some(Phase::new(space, of.number, now_ns));
             let mut answer = Answer::new(Change::CloseAll);
             answer.effects.extend(of.worth.tear_down(partition));
+            self.evidence.restart(space);
+            answer.effects.extend(self.evidence.hubs.begin_phase(space, partition));
             return answer;
         };
         let is_over = phase.is_over(&self.params, now_ns);
@@ -267,7 +278,8 @@ impl Regioning {
                 Answer::new(Change::CloseAll)
             }
             Event::Touch(touch) if !is_over => {
-                phase.touch(&self.params, partition, &mut self.seen, now_ns, &touch)
+                let known = Known { seen: &mut self.seen, evidence: &mut self.evidence };
+                phase.touch(&self.params, partition, known, now_ns, &touch)
             }
             _ => {
                 let round = phase.finish(&self.params, now_ns);
@@ -288,6 +300,8 @@ impl Regioning {
     pub fn begin_space(&mut self, space: Space) {
         if let Some(of) = self.spaces.get_mut(usize::from(space.0)) {
             (of.phase, of.worth, of.steady) = (None, Worth::default(), Steady::default());
+            self.evidence.restart(space);
+            self.evidence.hubs.forget(space);
         }
     }
 
@@ -308,6 +322,7 @@ impl Regioning {
         if rid.index() < self.seen.len() {
             self.seen[rid.index()] = Seen::default();
         }
+        self.evidence.forget(rid);
         for of in self.spaces.iter_mut().take(self.used) {
             of.worth.forget(rid);
             if let Some(phase) = &mut of.phase {

@@ -58,6 +58,7 @@ fn regioning(settings: &abi::regions::Regioning, partition: &Partition) -> Resul
         most_touches: Params::most_touches(settings.phase_ms),
         move_ns: ns(settings.move_us),
         most_moves: most_moves_of_a_page(ns(settings.move_us)),
+        ..Params::default()
     };
     Regioning::new(params, partition)
 }

@@ -1,7 +1,7 @@
 //! What regioning and balancing do to regions: split, merge, map to a cache, make global, tear down (thesis 2.3.3).
 
 use super::records::NIL;
-use super::{Effect, Effects, Kind, Owner, Partition, Refused, Rid, Target};
+use super::{Effect, Effects, Kind, Owner, Partition, Refused, Rid, Space, Target};
 use crate::arch::addr::Gfn;
 use crate::region::{Domain, Domains};
 
@@ -137,8 +137,8 @@ impl Partition {
         Ok(effects)
     }
 
-    /// Makes a single frame global: code, stack, the kernel's, or one that has moved VCPUs too often. It stays so until no
-    /// address space maps it.
+    /// Makes a single frame global: code, stack, the kernel's, one that has moved VCPUs too often, or that data of several regions share. It
+    /// stays so until no address space maps it, or until [`Partition::readmit`].
     ///
     /// # Errors
     /// [`Refused::NotRam`]; [`Refused::NotMapped`]; [`Refused::Taken`]: it is in a region of the guest's.
@@ -153,6 +153,24 @@ impl Partition {
         }
         let mut effects = Effects::default();
         self.move_frame(slot, Rid::GLOBAL, &mut effects);
+        Ok(effects)
+    }
+
+    /// Undoes [`Partition::exclude`]: a frame that this address space alone maps is in its seed region again.
+    ///
+    /// # Errors
+    /// [`Refused::NotRam`]; [`Refused::NotThere`]: it was not made global by itself; [`Refused::NotMapped`]: others map it, too.
+    pub fn readmit(&mut self, gfn: Gfn, space: Space) -> Result<Effects, Refused> {
+        let slot = self.slot(gfn)?;
+        let frame = self.frames[slot as usize];
+        if frame.region() != Rid::GLOBAL {
+            return Err(Refused::NotThere(gfn));
+        }
+        if frame.sole_mapper() != Some(space) {
+            return Err(Refused::NotMapped);
+        }
+        let mut effects = Effects::default();
+        self.move_frame(slot, frame.natural_home(), &mut effects);
         Ok(effects)
     }
 

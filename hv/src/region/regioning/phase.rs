@@ -3,14 +3,22 @@
 use arrayvec::ArrayVec;
 
 use super::classify::classify;
+use super::evidence::{self, Evidence, Met};
 use super::seen::Seen;
 use super::{Answer, Change, Params, Round, Touch};
+use crate::arch::addr::Gfn;
 use crate::mem::pieces::Pieces;
-use crate::region::partition::Partition;
-use crate::region::{Kind, Owner, Refused, Rid, Space};
+use crate::region::partition::{Info, Partition};
+use crate::region::{Effects, Kind, Owner, Refused, Rid, Space};
 
 /// A local region that may be torn down: its number, and its frames when it was seen.
 pub type Largest = ArrayVec<(Rid, u32), 2>;
+
+/// What is known of a VM's regions.
+pub struct Known<'a> {
+    pub seen: &'a mut Pieces<Seen>,
+    pub evidence: &'a mut evidence::Records,
+}
 
 /// What is known in a phase.
 #[derive(Clone, Debug)]
@@ -21,6 +29,8 @@ pub struct Phase {
     /// When the guest's kernel began to serve an interrupt.
     interrupted_ns: Option<u64>,
     current: Option<Rid>,
+    /// The page of it that was touched last.
+    last: Option<Gfn>,
     /// When the current region was entered, in nanoseconds of the phase.
     entered_ns: u32,
     /// The current visit is no measure of the access time: it began before the phase, or its region has grown since.
@@ -38,6 +48,7 @@ impl Phase {
             start_ns,
             interrupted_ns: None,
             current: None,
+            last: None,
             entered_ns: 0,
             is_partial: true,
             largest: Largest::new(),
@@ -89,7 +100,7 @@ impl Phase {
         &mut self,
         params: &Params,
         partition: &mut Partition,
-        seen: &mut Pieces<Seen>,
+        mut known: Known<'_>,
         now_ns: u64,
         touch: &Touch,
     ) -> Answer {
@@ -99,16 +110,32 @@ impl Phase {
             return answer;
         }
         self.end_interrupt(now_ns);
-        match self.region_of(partition, seen, touch, &mut answer) {
-            Ok(Some(rid)) if self.current != Some(rid) => {
-                answer.change = self.enter(params, partition, seen, now_ns, rid, &mut answer.effects);
+        match self.region_of(partition, known.seen, touch, &mut answer) {
+            Ok(Some(rid)) => {
+                let at_ns = self.own_ns(now_ns);
+                let is_entered = self.current != Some(rid);
+                let idle_ns = known.seen[rid.index()].idle(self.number, at_ns);
+                let met = Met { rid, gfn: touch.gfn, at_ns, is_entered, idle_ns };
+                if self.is_large(params, partition, rid) {
+                    known.evidence.touched(self.space, &met, params.merge_ns);
+                }
+                answer.change = match is_entered {
+                    true => self.enter(params, partition, &mut known, &met, &mut answer.effects),
+                    // An entry of the current region that is not filled yet, or all were closed at an interrupt.
+                    false => Change::Switch { close: None, open: rid },
+                };
+                self.last = Some(touch.gfn);
             }
-            // An entry of the current region that is not filled yet, or all were closed at an interrupt.
-            Ok(Some(rid)) => answer.change = Change::Switch { close: None, open: rid },
             Ok(None) => {}
             Err(_) => self.round.refused += 1,
         }
         answer
+    }
+
+    /// Whether a region is one of the address space's, and so large that one page does not stand for it.
+    fn is_large(&self, params: &Params, partition: &Partition, rid: Rid) -> bool {
+        let is_large = |info: Info| info.owner == Owner::Space(self.space) && info.frames >= params.large;
+        partition.info(rid).is_some_and(is_large)
     }
 
     /// The region that a frame belongs to, after it has left its seed region; `None`: it is open in all caches.
@@ -139,43 +166,105 @@ impl Phase {
         Ok(Some(rid))
     }
 
-    /// The program goes from the current region to another one, which merge if the other one was idle for less than `q`.
+    /// The program goes from the current region to another one, which merge if the other one was idle for less than `q`, and if that says
+    /// anything of both.
     fn enter(
         &mut self,
         params: &Params,
         partition: &mut Partition,
-        seen: &mut Pieces<Seen>,
-        now_ns: u64,
+        known: &mut Known<'_>,
+        met: &Met,
+        effects: &mut ArrayVec<Effects, 2>,
+    ) -> Change {
+        let Met { rid: next, gfn, at_ns, .. } = *met;
+        let evidence = self.evidence(params, partition, known, met);
+        match (evidence, self.current) {
+            (Evidence::Together, Some(previous)) => {
+                if let Some(rid) = self.merge(partition, known, [previous, next], effects) {
+                    self.round.switches += 1;
+                    self.current = Some(rid);
+                    self.mark(partition, rid);
+                    return Change::Switch { close: None, open: rid };
+                }
+            }
+            (Evidence::Beside { small, of }, Some(previous)) => {
+                if let Some(rid) = self.merge(partition, known, [of, small], effects) {
+                    let is_left = small == previous;
+                    known.evidence.joined(of, rid, if is_left { self.last } else { Some(gfn) });
+                    let next = if is_left { next } else { rid };
+                    self.current = Some(if is_left { rid } else { previous });
+                    return self.switch(partition, known, met, next, None);
+                }
+            }
+            (Evidence::Hub, _) => {
+                if let Ok(excluded) = partition.exclude(gfn) {
+                    effects.push(excluded);
+                    known.evidence.hubs.add(gfn, self.space);
+                    self.round.excluded += 1;
+                    return Change::Open(gfn);
+                }
+            }
+            // Neither visit is one by itself.
+            (Evidence::Unclear, _) => {
+                self.is_partial = true;
+                return self.switch(partition, known, met, next, None);
+            }
+            (Evidence::Apart, _) | (_, None) => {}
+        }
+        let access_ns = (!self.is_partial).then(|| at_ns.saturating_sub(self.entered_ns));
+        self.is_partial &= self.current.is_none();
+        self.switch(partition, known, met, next, access_ns)
+    }
+
+    /// Whether the current region and the one that is entered are one.
+    fn evidence(&self, params: &Params, partition: &Partition, known: &mut Known<'_>, met: &Met) -> Evidence {
+        let is_soon = |idle_ns: &u32| *idle_ns < params.merge_ns;
+        let (Some(previous), Some(_)) = (self.current, met.idle_ns.filter(is_soon)) else {
+            return Evidence::Apart;
+        };
+        let large = [previous, met.rid].map(|rid| self.is_large(params, partition, rid));
+        let Known { seen, evidence } = known;
+        let is_in_use =
+            |rid: Rid| seen[rid.index()].idle(self.number, met.at_ns).is_some_and(|idle| is_soon(&idle));
+        evidence.judge([previous, met.rid], large, met, is_in_use)
+    }
+
+    /// Merges two regions of the address space. What is known of either is not true of the one that they become, and its visit says
+    /// nothing of its access time: it was in use before.
+    fn merge(
+        &mut self,
+        partition: &mut Partition,
+        known: &mut Known<'_>,
+        [one, other]: [Rid; 2],
+        effects: &mut ArrayVec<Effects, 2>,
+    ) -> Option<Rid> {
+        let (rid, merged) = partition.merge(one, other).ok()?;
+        self.round.merges += 1;
+        effects.push(merged);
+        self.is_partial = true;
+        (known.seen[one.index()], known.seen[other.index()]) = (Seen::default(), Seen::default());
+        self.largest.retain(|(own, _)| *own != one && *own != other);
+        Some(rid)
+    }
+
+    /// The current region is another one now. `access_ns`: how long the last one was used, if that is known.
+    fn switch(
+        &mut self,
+        partition: &Partition,
+        known: &mut Known<'_>,
+        met: &Met,
         next: Rid,
-        effects: &mut ArrayVec<crate::region::Effects, 2>,
+        access_ns: Option<u32>,
     ) -> Change {
         self.round.switches += 1;
-        let at_ns = self.own_ns(now_ns);
-        let idle_ns = seen[next.index()].idle(self.number, at_ns);
         let previous = self.current.replace(next);
-        if let (Some(previous), Some(idle_ns)) = (previous, idle_ns)
-            && idle_ns < params.merge_ns
-            && let Ok((rid, merged)) = partition.merge(previous, next)
-        {
-            self.round.merges += 1;
-            effects.push(merged);
-            self.is_partial = true;
-            // One region has been in use since the previous one was entered, and what is known of either is not true of it.
-            (seen[previous.index()], seen[next.index()]) = (Seen::default(), Seen::default());
-            self.largest.retain(|(own, _)| *own != previous && *own != next);
-            self.current = Some(rid);
-            self.mark(partition, rid);
-            return Change::Switch { close: None, open: rid };
-        }
         if let Some(previous) = previous {
-            let access_ns = (!self.is_partial).then(|| at_ns.saturating_sub(self.entered_ns));
-            seen[previous.index()].leave(self.number, at_ns, access_ns);
-            self.is_partial = false;
+            known.seen[previous.index()].leave(self.number, met.at_ns, access_ns);
         }
-        if let Some(idle_ns) = idle_ns {
-            seen[next.index()].enter(idle_ns);
+        if let Some(idle_ns) = met.idle_ns.filter(|_| next == met.rid) {
+            known.seen[next.index()].enter(idle_ns);
         }
-        self.entered_ns = at_ns;
+        self.entered_ns = met.at_ns;
         self.mark(partition, next);
         Change::Switch { close: previous, open: next }
     }

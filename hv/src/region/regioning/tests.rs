@@ -1,5 +1,9 @@
 //! Programs with known regions, and the rules one by one.
 
+mod hubs;
+
+use std::collections::BTreeSet;
+
 use proptest::prelude::*;
 
 use super::*;
@@ -15,8 +19,8 @@ struct Program {
     regioning: Regioning,
     space: Space,
     now_ns: u64,
-    /// What is open in the phase's tables: `None` outside of phases.
-    open: Option<(Option<Rid>, Vec<Gfn>)>,
+    /// What is open in the phase's tables, and the pages that the last touch has looked at: `None` outside of phases.
+    open: Option<(BTreeSet<Gfn>, usize)>,
     rounds: Vec<Round>,
 }
 
@@ -39,9 +43,18 @@ impl Program {
         }
         match change {
             Change::None => {}
-            Change::CloseAll => self.open = Some((None, vec![])),
-            Change::Open(gfn) => self.open.as_mut().unwrap().1.push(gfn),
-            Change::Switch { open, .. } => self.open.as_mut().unwrap().0 = Some(open),
+            Change::CloseAll => self.open = Some(Default::default()),
+            Change::Open(gfn) => drop(self.open.as_mut().unwrap().0.insert(gfn)),
+            Change::Switch { close, .. } => {
+                let Event::Touch(touch) = event else { panic!("{change:?} without a touch") };
+                // As `vcpu::regions::phase`: each touch of a visit opens twice as many.
+                let (open, ahead) = self.open.as_mut().unwrap();
+                if close.is_some() {
+                    (*open, *ahead) = Default::default();
+                }
+                *ahead = if effects.is_empty() { (2 * *ahead).clamp(1, 256) } else { 0 };
+                open.extend(self.partition.frames_from(touch.gfn).take((*ahead).max(1)));
+            }
             Change::Finish(round) => {
                 self.open = None;
                 self.rounds.push(round);
@@ -66,11 +79,9 @@ impl Program {
     fn access(&mut self, touch: Touch, ns: u64) -> Option<Change> {
         let rid = self.partition.region_of(touch.gfn).unwrap();
         let kind = self.partition.info(rid).unwrap().kind;
-        let is_open = |(current, frames): &(Option<Rid>, Vec<Gfn>)| {
-            *current == Some(rid) || kind == Kind::Global || frames.contains(&touch.gfn)
-        };
-        let change =
-            self.open.as_ref().is_some_and(|open| !is_open(open)).then(|| self.event(Event::Touch(touch)));
+        let is_closed =
+            |(open, _): &(BTreeSet<Gfn>, usize)| kind != Kind::Global && !open.contains(&touch.gfn);
+        let change = self.open.as_ref().is_some_and(is_closed).then(|| self.event(Event::Touch(touch)));
         self.now_ns += ns;
         change
     }

@@ -19,8 +19,8 @@ pub struct Arrival {
 }
 
 impl Arrival {
-    /// Two address spaces that are gone map the frame no longer, a third does, and a region of it is torn down.
-    const MOST: usize = 4;
+    /// Two address spaces that are gone map the frame no longer, a third does, a region of it is torn down, and a page judged again.
+    const MOST: usize = 5;
 
     fn add(&mut self, effects: Effects) {
         if !effects.is_empty() {

@@ -34,6 +34,7 @@ const PARAMS: Params = Params {
     most_touches: 2048,
     move_ns: MOVE_NS as u32,
     most_moves: 1000,
+    large: 16,
 };
 
 /// What maps regions to caches.
