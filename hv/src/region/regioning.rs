@@ -19,7 +19,7 @@
 //!
 //! Pure: time (virtual, of the VCPU in this address space; without the hypervisor's own) and events are arguments, and what must
 //! happen is returned. The partition's transitions are checked by the partition; one that it refuses leaves a frame open.
-//! docs/design/0026-regioning.md has what the thesis leaves open.
+//! docs/design/0026-regioning.md has what the thesis leaves open, docs/design/0035-hub-pages.md when large regions merge.
 //!
 //! What must hold: one VCPU of an address space at a time is in a phase; regions that have died are forgotten
 //! ([`Regioning::forget`], for each [`Effect::Died`](super::Effect::Died)).
@@ -251,6 +251,7 @@ impl Regioning {
     pub const fn bytes_for(regions: usize, spaces: usize) -> usize {
         Pieces::<Seen>::frames(regions) * crate::arch::addr::PAGE_SIZE as usize
             + spaces * size_of::<OfSpace>()
+            + size_of::<evidence::Records>()
     }
 
     /// The answer to what a VCPU did in an address space, at this virtual time of its own there.

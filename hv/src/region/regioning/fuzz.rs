@@ -43,8 +43,8 @@ pub fn fuzz_one(data: &[u8]) {
     let Ok(mut partition) = Partition::new(RAM) else { return };
     let spaces = [(); 2].map(|()| partition.add_space());
     let ([Ok(a), Ok(b)], Ok(())) = (spaces, partition.start_histories()) else { return };
-    let params =
-        Params { merge_ns: 3000, phase_ns: 40_000, most_touches: 24, most_moves: 3, ..Params::default() };
+    let times = Params { merge_ns: 3000, phase_ns: 40_000, ..Params::default() };
+    let params = Params { most_touches: 24, most_moves: 3, large: 3, ..times };
     let Ok(regioning) = Regioning::new(params, &partition) else { return };
     let spaces = [Space::VM, a, b];
     let mut vm = Vm { partition, regioning, moves: Moves::default(), spaces, now_ns: 0, torn: [None; 3] };
@@ -68,7 +68,7 @@ impl Vm {
     fn step(&mut self, [op, n, m, time]: [u8; STEP]) {
         self.now_ns += u64::from(time) * 40;
         let (gfn, space) = (Gfn(n.into()), self.spaces[usize::from(m % 3)]);
-        let effects = match op % 13 {
+        let effects = match op % 14 {
             0 | 1 => self.partition.map(gfn, space).ok(),
             2 => self.partition.unmap(gfn, space).ok(),
             3 => {
@@ -80,11 +80,19 @@ impl Vm {
             6 => return self.event(m, Event::Due),
             7 => return self.event(m, Event::End),
             8 => return self.sample(space, n, time),
+            9 => return self.exclude(gfn, space),
             _ => return self.event(m, Event::Touch(self.touch(gfn, op, m))),
         };
         if let Some(effects) = effects {
             self.follow(&effects);
         }
+    }
+
+    /// As if an address space's phase had found a hub, whoever maps it by now.
+    fn exclude(&mut self, gfn: Gfn, space: Space) {
+        let Ok(effects) = self.partition.exclude(gfn) else { return };
+        self.regioning.evidence.hubs.add(gfn, space);
+        self.follow(&effects);
     }
 
     /// Two groups of frames at most are looked at, so that samples take several calls.
@@ -118,6 +126,9 @@ impl Vm {
         let local = if event == Event::Due { self.local() } else { Vec::new() };
         let Answer { change, effects } = self.regioning.on(&mut self.partition, space, self.now_ns, event);
         effects.iter().for_each(|effects| self.follow(effects));
+        if let Err(what) = self.regioning.evidence.check(&self.partition) {
+            panic!("{what}");
+        }
         match change {
             Change::Finish(round) => self.finished(at, &round),
             Change::Switch { close, open } => {

@@ -222,6 +222,11 @@ impl Phase {
         let (Some(previous), Some(_)) = (self.current, met.idle_ns.filter(is_soon)) else {
             return Evidence::Apart;
         };
+        // The guest's own regions do not merge.
+        let is_own = |rid| partition.owner_of(rid) == Some(Owner::Space(self.space));
+        if !is_own(previous) || !is_own(met.rid) {
+            return Evidence::Apart;
+        }
         let large = [previous, met.rid].map(|rid| self.is_large(params, partition, rid));
         let Known { seen, evidence } = known;
         let is_in_use =

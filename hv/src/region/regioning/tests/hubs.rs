@@ -42,13 +42,13 @@ impl Program {
         }
     }
 
-    /// How many regions the frames of each part are in, and how many have frames of more than one.
-    fn mixed(&self) -> (Vec<usize>, usize) {
+    /// Regions that the frames of each of the first `parts` parts are in, and how many of them have frames of more than one.
+    fn mixed(&self, parts: u64) -> (Vec<usize>, usize) {
         let regions = |part: u64| -> BTreeSet<Rid> {
             let frames = part * FRAMES..(part + 1) * FRAMES;
             frames.map(|gfn| self.region(gfn)).filter(|rid| *rid != Rid::GLOBAL).collect()
         };
-        let all: Vec<_> = (0..PARTS).map(regions).collect();
+        let all: Vec<_> = (0..parts).map(regions).collect();
         let distinct: BTreeSet<_> = all.iter().flatten().collect();
         let counts: Vec<_> = all.iter().map(BTreeSet::len).collect();
         (counts.clone(), counts.iter().sum::<usize>() - distinct.len())
@@ -61,7 +61,7 @@ fn a_page_that_all_parts_are_used_with_joins_none() {
         let mut program = Program::new(params(16));
         program.parts(0..PARTS, hubs);
         println!("{hubs}: {:?} {:?}", program.sizes(), program.rounds);
-        assert_eq!(program.mixed(), (vec![1; PARTS as usize], 0), "{hubs}: {:?}", program.sizes());
+        assert_eq!(program.mixed(PARTS), (vec![1; PARTS as usize], 0), "{hubs}: {:?}", program.sizes());
         for hub in 0..hubs {
             assert_eq!(program.region(HUB + hub), Rid::GLOBAL, "{hub} of {hubs}");
         }
@@ -81,7 +81,7 @@ fn regions_that_are_known_stay_apart() {
     program.localise_all();
     program.parts(0..PARTS, 1);
     println!("{:?} {:?}", program.sizes(), program.rounds);
-    assert_eq!((program.mixed(), program.region(HUB)), ((vec![1; PARTS as usize], 0), Rid::GLOBAL));
+    assert_eq!((program.mixed(PARTS), program.region(HUB)), ((vec![1; PARTS as usize], 0), Rid::GLOBAL));
 }
 
 #[test]
@@ -127,7 +127,7 @@ fn a_page_is_judged_again_after_some_phases() {
     assert_eq!(phases, Some(8));
     // And again one.
     program.parts(0..PARTS, 1);
-    assert_eq!((program.mixed(), program.region(HUB)), ((vec![1; PARTS as usize], 0), Rid::GLOBAL));
+    assert_eq!((program.mixed(PARTS), program.region(HUB)), ((vec![1; PARTS as usize], 0), Rid::GLOBAL));
 }
 
 #[test]
@@ -144,5 +144,30 @@ fn a_pass_with_a_page_at_each_step_is_one_region() {
         let _finished = program.event(Event::End);
         let sizes = program.sizes();
         assert!(sizes[0] >= 180, "{large}: {sizes:?}");
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(32))]
+
+    /// Whatever the number of parts and of hubs, each part has a region. What is first seen as the next part comes into use may join that.
+    #[test]
+    fn parts_are_found_whatever_their_hubs(parts in 2..=PARTS, hubs in 0u64..4, begin in 0u64..1000) {
+        let mut program = Program::new(params(16));
+        program.now_ns = begin;
+        program.parts(0..parts, hubs);
+        let main = |part: u64| {
+            let frames = part * FRAMES..(part + 1) * FRAMES;
+            let of = |rid: &Rid| frames.clone().filter(|gfn| program.region(*gfn) == *rid).count();
+            frames.clone().map(|gfn| program.region(gfn)).max_by_key(of).unwrap()
+        };
+        let mains: Vec<Rid> = (0..parts).map(main).collect();
+        let is_misplaced = |gfn: &u64| ![mains[(gfn / FRAMES) as usize], Rid::GLOBAL].contains(&program.region(*gfn));
+        let misplaced = (0..parts * FRAMES).filter(is_misplaced).count() as u64;
+        prop_assert!(misplaced <= if hubs == 0 { 0 } else { parts * FRAMES / 8 }, "{misplaced} frames: {:?}", program.sizes());
+        prop_assert_eq!(mains.iter().collect::<BTreeSet<_>>().len() as u64, parts);
+        prop_assert!((0..hubs).all(|hub| program.region(HUB + hub) == Rid::GLOBAL));
+        prop_assert_eq!(program.regioning.evidence.check(&program.partition), Ok(()));
+        program.partition.check().unwrap();
     }
 }
