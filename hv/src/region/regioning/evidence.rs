@@ -4,7 +4,7 @@
 //! region was. While regions are small that makes no difference. From [`Params::large`](super::Params::large) frames on, regions merge when touches have met
 //! [`BROAD`] pages of each since the other one came into use. A small region that is used beside pages of a large one is not known to
 //! be part of it: it joins others like it in a region *beside* the large one, and they join that together once enough of its pages
-//! were touched. A page that a region is entered through [`HUB`] times, while no more of that region is used and much of another one is,
+//! were touched; what is used beside it after that begins another one. A page that a region is entered through [`HUB`] times, while no more of that region is used and much of another one is,
 //! is a hub.
 //!
 //! Records are those of the large regions that were touched last. Where more are used by turns than there is room for, regions merge
@@ -111,6 +111,14 @@ pub struct Met {
     pub idle_ns: Option<u32>,
 }
 
+/// What else is known of a region.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct About {
+    /// It was idle for less than `q`.
+    pub is_in_use: bool,
+    pub is_large: bool,
+}
+
 /// The records of a VM.
 #[derive(Clone, Debug, Default)]
 pub struct Records {
@@ -184,14 +192,13 @@ impl Records {
         Some(at)
     }
 
-    /// What a change of region says, where the one that is entered was idle for less than `q`. `is_large`: by their sizes; `is_in_use`: whether
-    /// another one was, too.
+    /// What a change of region says, where the one that is entered was idle for less than `q`. `is_large`: by their sizes.
     pub fn judge(
         &mut self,
         [left, entered]: [Rid; 2],
         is_large: [bool; 2],
         met: &Met,
-        is_in_use: impl Fn(Rid) -> bool,
+        about: impl Fn(Rid) -> About,
     ) -> Evidence {
         let (large, small) = match is_large {
             [false, false] => return Evidence::Together,
@@ -200,18 +207,26 @@ impl Records {
             [false, true] => (entered, left),
         };
         let Some(record) = self.of_mut(large) else { return Evidence::Together };
-        match record.beside {
-            Some((beside, since_ns)) if beside == small => {
-                if record.is_broad(since_ns) {
+        let before = record.beside.filter(|(beside, _)| *beside != large);
+        let is_broad = before.is_some_and(|(_, since_ns)| record.is_broad(since_ns));
+        match before {
+            Some((beside, _)) if beside == small => {
+                if is_broad {
                     Evidence::Together
                 } else {
                     Evidence::Unclear
                 }
             }
-            Some((of, _)) if of != large && is_in_use(of) => Evidence::Beside { small, of },
+            Some((of, _)) if !is_broad && about(of).is_in_use => Evidence::Beside { small, of },
+            // What was beside it is part of it. The new one may be beside pages of it only.
             _ => {
                 record.beside = Some((small, met.at_ns));
-                Evidence::Unclear
+                match before {
+                    Some((part, _)) if about(part) == (About { is_in_use: true, is_large: false }) => {
+                        Evidence::Beside { small: part, of: large }
+                    }
+                    _ => Evidence::Unclear,
+                }
             }
         }
     }

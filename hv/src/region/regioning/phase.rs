@@ -3,7 +3,7 @@
 use arrayvec::ArrayVec;
 
 use super::classify::classify;
-use super::evidence::{self, Evidence, Met};
+use super::evidence::{self, About, Evidence, Met};
 use super::seen::Seen;
 use super::{Answer, Change, Params, Round, Touch};
 use crate::arch::addr::Gfn;
@@ -189,10 +189,11 @@ impl Phase {
             }
             (Evidence::Beside { small, of }, Some(previous)) => {
                 if let Some(rid) = self.merge(partition, known, [of, small], effects) {
-                    let is_left = small == previous;
-                    known.evidence.joined(of, rid, if is_left { self.last } else { Some(gfn) });
-                    let next = if is_left { next } else { rid };
-                    self.current = Some(if is_left { rid } else { previous });
+                    let last = if small == previous { self.last } else { Some(gfn) };
+                    known.evidence.joined(of, rid, last.filter(|_| small == previous || small == next));
+                    let now = |old: Rid| if old == of || old == small { rid } else { old };
+                    let next = now(next);
+                    self.current = Some(now(previous));
                     return self.switch(partition, known, met, next, None);
                 }
             }
@@ -227,11 +228,14 @@ impl Phase {
         if !is_own(previous) || !is_own(met.rid) {
             return Evidence::Apart;
         }
-        let large = [previous, met.rid].map(|rid| self.is_large(params, partition, rid));
+        let is_large = |rid| self.is_large(params, partition, rid);
         let Known { seen, evidence } = known;
-        let is_in_use =
-            |rid: Rid| seen[rid.index()].idle(self.number, met.at_ns).is_some_and(|idle| is_soon(&idle));
-        evidence.judge([previous, met.rid], large, met, is_in_use)
+        let idle_ns = |rid: Rid| seen[rid.index()].idle(self.number, met.at_ns);
+        let about = |rid| About {
+            is_in_use: idle_ns(rid).is_some_and(|idle| is_soon(&idle)),
+            is_large: is_large(rid),
+        };
+        evidence.judge([previous, met.rid], [previous, met.rid].map(is_large), met, about)
     }
 
     /// Merges two regions of the address space. What is known of either is not true of the one that they become, and its visit says
