@@ -127,6 +127,8 @@ pub struct Records {
     pub hubs: Hubs,
 }
 
+const _: () = assert!(size_of::<Records>() < 6 * 1024, "stated in docs/design/0035-hub-pages.md");
+
 impl Records {
     fn find(&self, rid: Rid) -> Option<usize> {
         self.records.iter().position(|record| record.is_some_and(|record| record.rid == rid))
