@@ -58,7 +58,7 @@ fn regioning(settings: &abi::regions::Regioning, partition: &Partition) -> Resul
         most_touches: Params::most_touches(settings.phase_ms),
         move_ns: ns(settings.move_us),
         most_moves: most_moves_of_a_page(ns(settings.move_us)),
-        ..Params::default()
+        large: Params::default().large,
     };
     Regioning::new(params, partition)
 }
@@ -181,8 +181,7 @@ impl Rounds {
         start_histories(&settings, partition)?;
         self.regioning = regioning(&settings, partition)?;
         self.settings = settings;
-        (self.phase, self.finished) = (None, SpaceSet::default());
-        self.counts = Counts::default();
+        (self.phase, self.finished, self.counts) = Default::default();
         self.begin_spaces();
         Ok(())
     }

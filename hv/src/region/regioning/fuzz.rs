@@ -88,7 +88,7 @@ impl Vm {
         }
     }
 
-    /// As if an address space's phase had found a hub, whoever maps it by now.
+    /// As if a phase had found a hub, which another address space may map by now.
     fn exclude(&mut self, gfn: Gfn, space: Space) {
         let Ok(effects) = self.partition.exclude(gfn) else { return };
         self.regioning.evidence.hubs.add(gfn, space);
