@@ -141,7 +141,7 @@ impl<M: TableMemory, F: PteFormat> Shadow<M, F> {
         if !is_same || raw & ACCESSED == 0 || raw & self.reserved != 0 {
             return;
         }
-        let Some(to) = self.place_ahead(p2m, Gpa(raw & ADDRESS)) else { return };
+        let Some(to) = self.place_ahead(p2m, key, Gpa(raw & ADDRESS)) else { return };
         let writable = !self.pool.is_write_protected(to.frame());
         let entry = self.typed(key.leaf(raw, to, writable) | HOST_WRITABLE, 1) & !ACCESSED;
         self.pool.map_at(id, index, 1, entry, raw);

@@ -12,7 +12,7 @@ use core::ops::{Deref, Range};
 use super::fault::{AddressSpace, PageFault};
 use super::leaf_lookup::{Leaf, NotFound};
 use super::pool::PageId;
-use super::role::HOST_WRITABLE;
+use super::role::{HOST_WRITABLE, Key};
 use super::slow_path::index;
 use super::{Shadow, ShadowOutcome, TlbFlush};
 use crate::arch::Access;
@@ -100,7 +100,7 @@ pub(super) trait FastPath<M: TableMemory, F: PteFormat>: Deref<Target = Shadow<M
                 return None;
             }
         }
-        let to = match self.place(p2m, Gpa(now & ADDRESS | gva.offset())) {
+        let to = match self.place(p2m, leaf.key, Gpa(now & ADDRESS | gva.offset())) {
             Ok(to) => to,
             Err(outcome) => return outcome,
         };
@@ -135,7 +135,7 @@ pub(super) trait FastPath<M: TableMemory, F: PteFormat>: Deref<Target = Shadow<M
         }
         let index = index(gva, 1);
         let gpa = Gpa(leaf.first.0 + ((index as u64) << 12));
-        let to = match self.place(p2m, Gpa(gpa.0 | gva.offset())) {
+        let to = match self.place(p2m, leaf.key, Gpa(gpa.0 | gva.offset())) {
             Ok(to) => to,
             Err(outcome) => return outcome,
         };
@@ -237,7 +237,7 @@ pub(super) trait FastPath<M: TableMemory, F: PteFormat>: Deref<Target = Shadow<M
         if raw & WANTED_NEAR != WANTED_NEAR || raw & self.reserved() != 0 {
             return false;
         }
-        let Some(to) = self.place_ahead(p2m, Gpa(raw & ADDRESS)) else { return false };
+        let Some(to) = self.place_ahead(p2m, leaf.key, Gpa(raw & ADDRESS)) else { return false };
         let writable = !self.pool.is_write_protected(to.frame());
         let made_from = raw & !ADDRESS | u64::from(writable) << PAGE_SHIFT;
         if last.made_from != made_from {
@@ -257,7 +257,7 @@ pub(super) trait FastPath<M: TableMemory, F: PteFormat>: Deref<Target = Shadow<M
             && index < (first + window).min(ENTRIES)
         {
             from = index + 1;
-            if let Some(to) = self.place_ahead(p2m, Gpa(leaf.first.0 + ((index as u64) << 12))) {
+            if let Some(to) = self.place_ahead(p2m, leaf.key, Gpa(leaf.first.0 + ((index as u64) << 12))) {
                 let writable = !self.pool.is_write_protected(to.frame());
                 let entry = self.typed(leaf.key.direct_leaf(to, writable) | HOST_WRITABLE, 1);
                 filled += u8::from(self.put_ahead(leaf.table, index, entry, 0));
@@ -336,24 +336,25 @@ impl<M: TableMemory, F: PteFormat> Shadow<M, F> {
         !self.pool.is_write_protected(at.frame()) || self.allow_write(memory, at)
     }
 
-    /// The page of memory at `gpa`, if it is plain RAM that is open in the tables in use.
+    /// The page of memory at `gpa` for an entry of a shadow page with this key, if it is plain RAM that is open in the key's set of tables.
+    /// Not [`Shadow::tree`]: that is another VCPU's where several handle their faults together.
     #[inline(always)]
-    fn place(&self, p2m: &P2m<impl TableMemory>, gpa: Gpa) -> Result<Hpa, NotFound> {
+    fn place(&self, p2m: &P2m<impl TableMemory>, key: Key, gpa: Gpa) -> Result<Hpa, NotFound> {
         match p2m.translate(gpa) {
             P2mEntry::Ram { hpa, writable: true } => Ok(Hpa(hpa.0 & !(PAGE_SIZE - 1))),
-            P2mEntry::Local { hpa, writable: true, home } if home == self.tree.domain() => {
+            P2mEntry::Local { hpa, writable: true, home } if home == key.tree().domain() => {
                 Ok(Hpa(hpa.0 & !(PAGE_SIZE - 1)))
             }
-            entry => Err(entry.closed_in(self.tree.domain()).map(|home| ShadowOutcome::Closed(gpa, home))),
+            entry => Err(entry.closed_in(key.tree().domain()).map(|home| ShadowOutcome::Closed(gpa, home))),
         }
     }
 
     /// The same, for an access that may never come: a page that the pager holds stays there.
     #[inline(always)]
-    pub(super) fn place_ahead(&self, p2m: &P2m<impl TableMemory>, gpa: Gpa) -> Option<Hpa> {
+    pub(super) fn place_ahead(&self, p2m: &P2m<impl TableMemory>, key: Key, gpa: Gpa) -> Option<Hpa> {
         match p2m.peek(gpa) {
             P2mEntry::Ram { hpa, writable: true } => Some(hpa),
-            P2mEntry::Local { hpa, writable: true, home } if home == self.tree.domain() => Some(hpa),
+            P2mEntry::Local { hpa, writable: true, home } if home == key.tree().domain() => Some(hpa),
             _ => None,
         }
     }
