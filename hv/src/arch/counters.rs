@@ -126,12 +126,10 @@ impl Counts {
     fn combine(&self, other: &Counts, op: impl Fn(u64, u64) -> u64) -> Counts {
         let values = core::array::from_fn(|i| op(self.values[i], other.values[i]));
         let mut result = Counts { present: self.present & other.present, values };
-        // Whatever is absent has no value at all, so that equal counts are equal. What both lack is 0 in both, and comes to 0.
-        if self.present != other.present {
-            for (i, value) in result.values.iter_mut().enumerate() {
-                if result.present >> i & 1 == 0 {
-                    *value = 0;
-                }
+        // Whatever is absent has no value at all, so that equal counts are equal.
+        for (i, value) in result.values.iter_mut().enumerate() {
+            if result.present >> i & 1 == 0 {
+                *value = 0;
             }
         }
         result
