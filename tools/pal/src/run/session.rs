@@ -105,6 +105,9 @@ pub struct Outcome {
 
 /// How long a machine may take to end after its last word.
 const GRACE: Duration = Duration::from_secs(5);
+/// How long its last words may take after an emulated machine has been switched off: on a machine below that is busy, those that read them
+/// may get no processor for seconds.
+const LAST_WORDS: Duration = Duration::from_secs(30);
 
 /// What the threads tell the main thread.
 pub enum Event {
@@ -397,7 +400,7 @@ impl<'a> Session<'a> {
             Report::Started => self.seen.started = true,
             Report::Shutdown(reason) => {
                 self.seen.shutdown = Some(reason);
-                self.end_soon();
+                self.end_within(LAST_WORDS);
             }
             // Without `-no-reboot` a native guest may restart, but not by a triple fault.
             Report::Reset
@@ -416,9 +419,13 @@ impl<'a> Session<'a> {
 
     /// Limits the time until the machine is gone.
     fn end_soon(&mut self) {
+        self.end_within(GRACE);
+    }
+
+    fn end_within(&mut self, grace: Duration) {
         if !self.ending {
             self.ending = true;
-            self.deadline = Some(Instant::now() + GRACE);
+            self.deadline = Some(Instant::now() + grace);
         }
     }
 
