@@ -343,14 +343,14 @@ impl Histories {
         self.place(first).map_or(0, |(place, _)| self.ones[place].from(least))
     }
 
-    /// Frames of all regions by the ones in their histories, from 1 on; 32 count as 31. Element 0 is not used: the frames
-    /// without ones are all others. A pass over all groups that have ones.
-    pub fn histogram(&self) -> [u32; SAMPLES] {
+    /// Frames of all regions by the ones in their histories, from `least` on, which is not 0; 32 count as 31. A pass over all groups that
+    /// have ones, which takes the longer the more different numbers of at least as many they have.
+    pub fn histogram(&self, least: u8) -> [u32; SAMPLES] {
         let mut histogram = [0; SAMPLES];
         for piece in 0..self.pieces.len() {
             for n in bits(self.pieces[piece].used.into()) {
                 let ones = &self.ones[piece * GROUPS + n as usize];
-                let mut left = ones.any();
+                let mut left = ones.from(least);
                 // Those with the same number together.
                 while left != 0 {
                     let (own, alike) = ones.alike(left.trailing_zeros());

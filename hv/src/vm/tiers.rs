@@ -84,7 +84,9 @@ impl<F: PteFormat<Attr = NestedAttr>, M: HostMemory> Vm<F, M> {
         let Some(tiers) = &self.tiers else { return MapChanges::default() };
         let partition = records.guest.partition();
         let Some(histories) = partition.histories() else { return MapChanges::default() };
-        let histogram: Histogram = histories.histogram();
+        // Samples tell of all.
+        let least = if self.sampling.is_on() { 1 } else { tiers.least_of_interest() };
+        let histogram: Histogram = histories.histogram(least);
         let quarters: u64 = partition.regions().map(|(rid, _)| histories.working_set(rid)).sum();
         let working_set = u32::try_from(quarters / 4).unwrap_or(u32::MAX);
         let splits = {

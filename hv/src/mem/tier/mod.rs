@@ -239,6 +239,11 @@ impl Tiers {
         Ok(())
     }
 
+    /// Ones in a history from which on [`Tiers::pass`] looks at the histogram.
+    pub fn least_of_interest(&self) -> u8 {
+        policy::least_of_interest(self.policy)
+    }
+
     /// Decides what moves, after a sample. The large leaves that it returns, by their first pages, are to be split if they can be, and
     /// the histories of their pages forgotten: they seem hot, but their bit is that of the leaf.
     pub fn pass(&self, heat: &impl Heat, histogram: &Histogram, working_set: u32) -> Splits {

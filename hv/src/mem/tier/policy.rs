@@ -57,6 +57,14 @@ impl Bounds {
     }
 }
 
+/// Ones from which on a pass looks at the histogram: no page with fewer is hot.
+pub fn least_of_interest(policy: HotPolicy) -> u8 {
+    match policy {
+        HotPolicy::Threshold => HOT,
+        HotPolicy::Histogram => LEAST,
+    }
+}
+
 /// The least number of ones for which all pages with as many, or more, find room; the highest there is if not even those do.
 fn by_room(histogram: &Histogram, share: u32) -> u8 {
     let (mut hot, mut sum) = (histogram.len() as u8 - 1, 0u64);

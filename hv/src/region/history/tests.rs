@@ -206,7 +206,10 @@ impl Model {
             let known = if self.is_known(gfn) { *history } else { histories.history(*gfn).unwrap() };
             expected[known.count_ones().min(31) as usize] += u32::from(known != 0);
         }
-        assert_eq!(histories.histogram(), expected);
+        assert_eq!(histories.histogram(1), expected);
+        let mut frequent = expected;
+        frequent[..9].fill(0);
+        assert_eq!(histories.histogram(9), frequent);
     }
 }
 
@@ -313,7 +316,7 @@ fn a_working_set_weighs_frames_by_their_use() {
         let mut source = Accessed::of((sample + 1..64).map(Gfn));
         let _complete = partition.scan(Space::VM, 0, &mut source, 1);
     }
-    let histogram = partition.histories().unwrap().histogram();
+    let histogram = partition.histories().unwrap().histogram(1);
     // From frame 32 on all have 32 ones, and frame 31 has 31.
     assert_eq!((histogram[1..31].to_vec(), histogram[31]), (vec![1; 30], 33));
     assert_eq!(partition.working_set(Rid::POOL), 4 * (5 + 33) + 3 * 6 + 2 * 6 + 6);

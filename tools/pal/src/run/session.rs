@@ -422,11 +422,13 @@ impl<'a> Session<'a> {
         self.end_within(GRACE);
     }
 
+    /// What comes later may lengthen it.
     fn end_within(&mut self, grace: Duration) {
-        if !self.ending {
-            self.ending = true;
-            self.deadline = Some(Instant::now() + grace);
+        let next = Instant::now() + grace;
+        if !self.ending || grace > GRACE {
+            self.deadline = Some(next);
         }
+        self.ending = true;
     }
 
     fn finish(mut self) -> (Observed, Vec<Value>, Option<Value>) {
