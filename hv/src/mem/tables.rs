@@ -78,3 +78,36 @@ impl TableMemory for HostTables {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::paging::arena::Arena;
+    use alloc::boxed::Box;
+
+    /// A frame of a table.
+    #[repr(align(4096))]
+    struct Frame([AtomicU64; ENTRIES]);
+
+    #[test]
+    fn bits_of_eight_are_cleared_as_one_by_one() {
+        let (tables, plain) = (HostTables::default(), Arena::new(2));
+        let frame = Box::new(Frame([const { AtomicU64::new(0) }; ENTRIES]));
+        let own = Hpa(frame.0.as_ptr() as u64).frame();
+        let other = plain.allocate().unwrap();
+        for which in 0..=u8::MAX {
+            for index in 0..ENTRIES {
+                let raw = (index as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
+                tables.store(own, index, raw);
+                plain.store(other, index, raw);
+            }
+            for first in [0, 64, ENTRIES - 8] {
+                tables.clear_in_eight(own, first, which, 0x21);
+                plain.clear_in_eight(other, first, which, 0x21);
+            }
+            for index in 0..ENTRIES {
+                assert_eq!(tables.load(own, index), plain.load(other, index), "{which:#x} {index}");
+            }
+        }
+    }
+}
