@@ -136,7 +136,9 @@ impl Model {
             11 => drop(self.real.add_guest(1)),
             12 => drop(self.real.claim(gfn, self.region(m))),
             13 => drop(self.real.release(gfn, self.region(m))),
-            _ => self.sample(if op == 14 { Space::VM } else { space }, n, m),
+            // Some at a time, so that those of 32 samples ago are replaced.
+            _ => (0..1 + (n >> 56) as u32 % 4)
+                .for_each(|k| self.sample(if op == 14 { Space::VM } else { space }, n.rotate_left(7 * k), m)),
         }
         self.follow();
     }
@@ -160,7 +162,9 @@ impl Model {
 
     /// Runs of frames are accessed, of those that the sample does not ask for, too; it is taken in parts.
     fn sample(&mut self, space: Space, n: u64, m: u64) {
-        for gfn in frames().filter(|gfn| (n ^ m.rotate_left(gfn.0 as u32 / 8)) & 7 == 0) {
+        // An eighth of all runs, half of them, or all: histories come to the bounds of working sets, and leave them.
+        let mask = [7, 1, 1, 0][(n >> 62) as usize];
+        for gfn in frames().filter(|gfn| (n ^ m.rotate_left(gfn.0 as u32 / 8)) & mask == 0) {
             self.source.access(gfn);
             self.due.insert(gfn);
         }
@@ -321,6 +325,12 @@ fn a_working_set_weighs_frames_by_their_use() {
     assert_eq!((histogram[1..31].to_vec(), histogram[31]), (vec![1; 30], 33));
     assert_eq!(partition.working_set(Rid::POOL), 4 * (5 + 33) + 3 * 6 + 2 * 6 + 6);
     assert_eq!(partition.info(Rid::POOL).unwrap().kind, Kind::Seed);
+    // What is not used any more leaves the working set.
+    for _ in 0..32 {
+        let _complete = partition.scan(Space::VM, 0, &mut Accessed::default(), 1);
+        partition.check().unwrap();
+    }
+    assert_eq!(partition.working_set(Rid::POOL), 0);
 }
 
 /// The goal is 16 bytes for a frame.
