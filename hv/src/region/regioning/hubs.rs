@@ -83,7 +83,7 @@ mod tests {
     }
 
     #[test]
-    fn what_another_address_space_uses_too_stays_as_it_is() {
+    fn what_holds_something_else_stays_as_it_is() {
         let mut partition = Partition::new([Gfn(0)..Gfn(64)]).unwrap();
         let spaces = [(); 2].map(|()| partition.add_space().unwrap());
         let mut hubs = Hubs::default();
@@ -93,8 +93,13 @@ mod tests {
             hubs.add(Gfn(gfn % 64), spaces[0]);
         }
         let _mapped = partition.map(Gfn(9), spaces[1]).unwrap();
+        // Another one was freed, and is part of a region by now.
+        let _freed = partition.unmap(Gfn(40), spaces[0]).unwrap();
+        let _mapped = partition.map(Gfn(40), spaces[0]).unwrap();
+        let (rid, _effects) = partition.split(Gfn(40)).unwrap();
         let back = (0..64 * 8).filter(|_| hubs.begin_phase(spaces[0], &mut partition).is_some()).count();
-        assert_eq!((back, partition.region_of(Gfn(9))), (63, Ok(Rid::GLOBAL)));
+        assert_eq!((back, partition.region_of(Gfn(9))), (62, Ok(Rid::GLOBAL)));
+        assert_eq!(partition.region_of(Gfn(40)), Ok(rid));
         partition.check().unwrap();
     }
 }

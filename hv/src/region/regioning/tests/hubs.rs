@@ -131,6 +131,19 @@ fn a_page_is_judged_again_after_some_phases() {
 }
 
 #[test]
+fn pages_of_an_address_space_that_is_gone_are_not_judged_again() {
+    let mut program = Program::new(params(16));
+    program.parts(0..PARTS, 1);
+    assert_eq!(program.region(HUB), Rid::GLOBAL);
+    // Another one has its number, and the page is global for a reason of its own.
+    program.regioning.begin_space(program.space);
+    for _ in 0..20 {
+        program.parts(2..3, 0);
+    }
+    assert_eq!(program.region(HUB), Rid::GLOBAL);
+}
+
+#[test]
 fn a_pass_with_a_page_at_each_step_is_one_region() {
     for large in [16, OFF] {
         let mut program = Program::new(params(large));
