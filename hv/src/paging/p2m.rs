@@ -113,7 +113,17 @@ impl P2mEntry {
         }
     }
 
-    /// The same, as if it were open in all domains.
+    /// Where the byte is, if it can be written as memory that is open in the tables of this domain.
+    #[inline(always)]
+    pub fn writable_in(self, domain: u8) -> Option<Hpa> {
+        match self {
+            P2mEntry::Ram { hpa, writable: true } => Some(hpa),
+            P2mEntry::Local { hpa, writable: true, home } if home == domain => Some(hpa),
+            _ => None,
+        }
+    }
+
+    /// The entry as if it were open in all domains.
     #[inline]
     pub fn opened(self) -> P2mEntry {
         match self {

@@ -22,7 +22,7 @@ use crate::mem::table_memory::{ENTRIES, TableMemory};
 use crate::paging::format::PteFormat;
 use crate::paging::format::x86::{ACCESSED, ADDRESS, DIRTY, PRESENT};
 use crate::paging::guest_walk::error_code;
-use crate::paging::p2m::{P2m, P2mEntry};
+use crate::paging::p2m::P2m;
 
 /// What an entry that is filled ahead has.
 const WANTED_NEAR: u64 = PRESENT | ACCESSED;
@@ -100,16 +100,17 @@ pub(super) trait FastPath<M: TableMemory, F: PteFormat>: Deref<Target = Shadow<M
                 return None;
             }
         }
-        let to = match self.place(p2m, leaf.key, Gpa(now & ADDRESS | gva.offset())) {
-            Ok(to) => to,
+        let gpa = Gpa(now & ADDRESS | gva.offset());
+        let at = match self.place(p2m, leaf.key, gpa) {
+            Ok(at) => at,
             Err(outcome) => return outcome,
         };
         // A frame that holds a guest table with a shadow is mapped read-only, so that writes to it are seen.
-        let writable = self.may_write(ram, Hpa(to.0 | gva.offset()), access)?;
+        let writable = self.may_write(ram, at, access)?;
         if access.write && !writable {
-            return Some(ShadowOutcome::EmulateWrite(Gpa(now & ADDRESS | gva.offset())));
+            return Some(ShadowOutcome::EmulateWrite(gpa));
         }
-        let entry = self.typed(leaf.key.leaf(now, to, writable) | HOST_WRITABLE, 1);
+        let entry = self.typed(leaf.key.leaf(now, at.align_down(PAGE_SIZE), writable) | HOST_WRITABLE, 1);
         if !self.put(leaf.table, index, gva, entry, now) {
             return None;
         }
@@ -134,16 +135,16 @@ pub(super) trait FastPath<M: TableMemory, F: PteFormat>: Deref<Target = Shadow<M
             return None;
         }
         let index = index(gva, 1);
-        let gpa = Gpa(leaf.first.0 + ((index as u64) << 12));
-        let to = match self.place(p2m, leaf.key, Gpa(gpa.0 | gva.offset())) {
-            Ok(to) => to,
+        let gpa = Gpa(leaf.first.0 + ((index as u64) << 12) + gva.offset());
+        let at = match self.place(p2m, leaf.key, gpa) {
+            Ok(at) => at,
             Err(outcome) => return outcome,
         };
-        let writable = self.may_write(ram, Hpa(to.0 | gva.offset()), access)?;
+        let writable = self.may_write(ram, at, access)?;
         if access.write && !writable {
-            return Some(ShadowOutcome::EmulateWrite(Gpa(gpa.0 | gva.offset())));
+            return Some(ShadowOutcome::EmulateWrite(gpa));
         }
-        let entry = self.typed(leaf.key.direct_leaf(to, writable) | HOST_WRITABLE, 1);
+        let entry = self.typed(leaf.key.direct_leaf(at.align_down(PAGE_SIZE), writable) | HOST_WRITABLE, 1);
         if !self.put(leaf.table, index, gva, entry, 0) {
             return None;
         }
@@ -336,27 +337,19 @@ impl<M: TableMemory, F: PteFormat> Shadow<M, F> {
         !self.pool.is_write_protected(at.frame()) || self.allow_write(memory, at)
     }
 
-    /// The page of memory at `gpa` for an entry of a shadow page with this key, if it is plain RAM that is open in the key's set of tables.
+    /// Where the byte at `gpa` is for an entry of a shadow page with this key, if it is plain RAM that is open in the key's set of tables.
     /// Not [`Shadow::tree`]: that is another VCPU's where several handle their faults together.
     #[inline(always)]
     fn place(&self, p2m: &P2m<impl TableMemory>, key: Key, gpa: Gpa) -> Result<Hpa, NotFound> {
-        match p2m.translate(gpa) {
-            P2mEntry::Ram { hpa, writable: true } => Ok(Hpa(hpa.0 & !(PAGE_SIZE - 1))),
-            P2mEntry::Local { hpa, writable: true, home } if home == key.tree().domain() => {
-                Ok(Hpa(hpa.0 & !(PAGE_SIZE - 1)))
-            }
-            entry => Err(entry.closed_in(key.tree().domain()).map(|home| ShadowOutcome::Closed(gpa, home))),
-        }
+        let (entry, domain) = (p2m.translate(gpa), key.tree().domain());
+        let closed = || entry.closed_in(domain).map(|home| ShadowOutcome::Closed(gpa, home));
+        entry.writable_in(domain).ok_or_else(closed)
     }
 
     /// The same, for an access that may never come: a page that the pager holds stays there.
     #[inline(always)]
     pub(super) fn place_ahead(&self, p2m: &P2m<impl TableMemory>, key: Key, gpa: Gpa) -> Option<Hpa> {
-        match p2m.peek(gpa) {
-            P2mEntry::Ram { hpa, writable: true } => Some(hpa),
-            P2mEntry::Local { hpa, writable: true, home } if home == key.tree().domain() => Some(hpa),
-            _ => None,
-        }
+        p2m.peek(gpa).writable_in(key.tree().domain())
     }
 
     /// Empties an entry that is about to become another one.

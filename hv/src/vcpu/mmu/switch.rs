@@ -112,7 +112,9 @@ fn adopt<V: Virt, M: HostMemory>(vcpu: &mut Vcpu<V>, vm: &Vm<V::NestedFormat, M>
                     // It has no phases: this one ends before the entry after the next, and the VCPU changes to the tables of its domain.
                     vcpu.mmu.tree = TreeKey::FIRST;
                 }
-                select(vcpu, vm);
+                if let Some(shadow) = &mut *vm.lock_shadow(vcpu.id, &mut vcpu.work) {
+                    shadow.select(vcpu.mmu.tree);
+                }
             }
             follow_pat(vcpu, vm);
             load(vcpu, vm);
@@ -123,12 +125,16 @@ fn adopt<V: Virt, M: HostMemory>(vcpu: &mut Vcpu<V>, vm: &Vm<V::NestedFormat, M>
     }
 }
 
-/// The shadow engine finds the VCPU's roots by its key.
+/// The shadow engine finds the VCPU's roots by its key from now on. True: on shadow tables the root was in use lately, nothing else is due, and the
+/// processor has it; a VCPU that goes to and fro between two cache domains goes on by this.
 #[cold]
-fn select<V: Virt, M: HostMemory>(vcpu: &mut Vcpu<V>, vm: &Vm<V::NestedFormat, M>) {
-    if let Some(shadow) = &mut *vm.lock_shadow(vcpu.id, &mut vcpu.work) {
-        shadow.select(vcpu.mmu.tree);
-    }
+fn select<V: Virt, M: HostMemory>(vcpu: &mut Vcpu<V>, vm: &Vm<V::NestedFormat, M>) -> bool {
+    let mut shadow = vm.lock_shadow(vcpu.id, &mut vcpu.work);
+    let Some(shadow) = &mut *shadow else { return false };
+    shadow.select(vcpu.mmu.tree);
+    // A root that is to be loaded may be another one than registers say.
+    let may_be_known = vcpu.mmu.engine == Engine::Shadow && !vcpu.mmu.reload;
+    may_be_known && load_recent_from(vcpu, shadow, vcpu.virt.cr0())
 }
 
 /// The VCPU runs on the tables of this key from its next entry on, with either engine. Nested tables of the key are there
@@ -138,33 +144,16 @@ pub fn set_tree<V: Virt, M: HostMemory>(vcpu: &mut Vcpu<V>, vm: &Vm<V::NestedFor
         return;
     }
     vcpu.mmu.tree = tree;
-    let engine = vcpu.mmu.engine;
-    match engine {
+    let has_root = select(vcpu, vm);
+    match vcpu.mmu.engine {
         Engine::Nested => {
-            select(vcpu, vm);
             let root = vm.read_memory(&mut vcpu.work).nested.root(tree);
             vcpu.virt.set_paging(Roots::Nested(root));
         }
-        Engine::Shadow if select_and_load(vcpu, vm) => {}
-        Engine::Shadow | Engine::Agile => {
-            select(vcpu, vm);
-            vcpu.request_root();
-        }
+        Engine::Shadow | Engine::Agile if has_root => {}
+        Engine::Shadow | Engine::Agile => vcpu.request_root(),
     }
     vcpu.virt.flush(FlushScope::All);
-}
-
-/// The same, where the root was in use lately and nothing else is due. False: the root must be loaded. A VCPU that goes to and fro between
-/// two cache domains goes on by this.
-fn select_and_load<V: Virt, M: HostMemory>(vcpu: &mut Vcpu<V>, vm: &Vm<V::NestedFormat, M>) -> bool {
-    // One that is to be loaded may be another one than registers say.
-    if vcpu.mmu.reload {
-        return false;
-    }
-    let mut shadow = vm.lock_shadow(vcpu.id, &mut vcpu.work);
-    let Some(shadow) = &mut *shadow else { return false };
-    shadow.select(vcpu.mmu.tree);
-    load_recent_from(vcpu, shadow, vcpu.virt.cr0())
 }
 
 /// Has the VCPU's processor forget what a change of the guest-physical address space has made wrong.
