@@ -311,6 +311,13 @@ pub fn read_stats(path: &str) -> Result<Value> {
     Ok(serde_json::from_slice(&std::fs::read(Path::new(path))?)?)
 }
 
+/// Fails unless each of these counts is as large as it says, or larger.
+pub fn at_least(counts: &Value, least: &[(&str, u64)]) -> Result<()> {
+    let few = least.iter().find(|(key, least)| counts[*key].as_u64().is_none_or(|count| count < *least));
+    ensure!(few.is_none(), "{few:?}: {counts}");
+    Ok(())
+}
+
 fn stats(context: &Context) -> Result<()> {
     let path = context.path("stats.json");
     let command = "grep -m1 flags /proc/cpuinfo; exit 3";

@@ -251,17 +251,22 @@ fn misuse(context: &Context) -> Result<()> {
     Ok(())
 }
 
-/// A region of a slab cache is mapped to the cache of one package and then of the other: the VCPU goes there when it touches the
-/// cache, the monitor and the statistics say so, and files are what they were.
-fn moves(context: &Context) -> Result<()> {
-    let path = context.path("stats.json");
-    let machine = ["--kit", "--pcpus", "4,sockets=2", "--stats", &path];
-    let mut person = Person::start(context, &machine)?;
+/// A guest whose first region is the slab cache of names in folders, with the sum of all folders' names in a file.
+fn with_dentries(context: &Context, machine: &[&str]) -> Result<Person> {
+    let mut person = Person::start(context, machine)?;
     person.sees("guest:/root#")?;
     person.types(
         "echo +dentry > /sys/kernel/palimpsest/regions; find / -xdev -type d | sort | md5sum > /sum; echo rea\"\"dy\r",
     )?;
     person.sees("ready")?;
+    Ok(person)
+}
+
+/// A region of a slab cache is mapped to the cache of one package and then of the other: the VCPU goes there when it touches the
+/// cache, the monitor and the statistics say so, and files are what they were.
+fn moves(context: &Context) -> Result<()> {
+    let path = context.path("stats.json");
+    let mut person = with_dentries(context, &["--kit", "--pcpus", "4,sockets=2", "--stats", &path])?;
     for domain in ["0", "1", "0", "1"] {
         enter(&mut person)?;
         let local = format!("     1  local    {domain} ");
@@ -290,12 +295,7 @@ fn moves(context: &Context) -> Result<()> {
 fn idles(context: &Context) -> Result<()> {
     let path = context.path("stats.json");
     let machine = ["--kit", "--vcpus", "4", "--pcpus", "4,sockets=2", "--stats", &path];
-    let mut person = Person::start(context, &machine)?;
-    person.sees("guest:/root#")?;
-    person.types(
-        "echo +dentry > /sys/kernel/palimpsest/regions; find / -xdev -type d | sort | md5sum > /sum; echo rea\"\"dy\r",
-    )?;
-    person.sees("ready")?;
+    let mut person = with_dentries(context, &machine)?;
     enter(&mut person)?;
     ask(&mut person, "regions 1 1", &["     1  local    1 ", "cache domains 2"])?;
     leave(&mut person, "resumed")?;

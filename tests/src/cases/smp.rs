@@ -2,7 +2,7 @@
 
 use anyhow::{Result, ensure};
 
-use super::boot::read_stats;
+use super::boot::{at_least, read_stats};
 use super::long_mode::group;
 use super::stress::{AMD64, I686, PAE, stress};
 use super::{Case, SHADOW, both, hypervisor, only};
@@ -128,10 +128,7 @@ fn regions(context: &Context) -> Result<()> {
     let policy = "balance,q_us=1000,period_ms=50,phase_ms=10,least_us=0,cache_kib=64";
     storm(context, &[&TWO_DOMAINS[..], &["--regions", policy, "--stats", &path]].concat())?;
     let regions = &read_stats(&path)?["guests"][0]["paging"]["regions"];
-    let least = [("rounds", 10), ("touches", 1000), ("regions_placed", 5), ("region_moves", 10)];
-    let few = least.iter().find(|(key, least)| regions[*key].as_u64().is_none_or(|count| count < *least));
-    ensure!(few.is_none(), "{few:?}: {regions}");
-    Ok(())
+    at_least(regions, &[("rounds", 10), ("touches", 1000), ("regions_placed", 5), ("region_moves", 10)])
 }
 
 /// Pages move to fast memory, which has room for some of those that are hot, and back while four VCPUs use them. On shadow tables few do,

@@ -70,7 +70,6 @@ pub fn moves(context: &Context, mode: &str) -> Result<()> {
 /// shadow tables the thesis' is met sooner, after 2.2 seconds.
 fn gains(context: &Context) -> Result<()> {
     let (policy, ms) = if context.mode.is_none() { ("histogram", 2000) } else { ("threshold", 3200) };
-
     let lab = with_cache(context, "westmere-x5660", 12288, 256)?;
     let put = format!("{}:/memlat", context.memlat.display());
     let machine = ["--lab", &lab, "--lab-from", "session", "--lab-time", "--lab-check", "off"];

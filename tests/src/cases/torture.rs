@@ -5,7 +5,11 @@
 use anyhow::{Result, ensure};
 use serde_json::Value;
 
-use super::{Case, SHADOW, boot::read_stats, only};
+use super::{
+    Case, SHADOW,
+    boot::{at_least, read_stats},
+    only,
+};
 use crate::context::Context;
 
 /// Agile paging that changes tables often.
@@ -67,11 +71,7 @@ fn regions(context: &Context) -> Result<()> {
     let policy = if context.mode == Some("shadow") { "partition" } else { "balance" };
     let policy = format!("{policy},{REGIONS}");
     let paging = paging(context, &["--pcpus", "2,sockets=2", "--regions", &policy])?;
-    let regions = &paging["regions"];
-    let least = [("rounds", 3), ("touches", 100)];
-    let few = least.iter().find(|(key, least)| regions[*key].as_u64().is_none_or(|count| count < *least));
-    ensure!(few.is_none(), "{few:?}: {regions}");
-    Ok(())
+    at_least(&paging["regions"], &[("rounds", 3), ("touches", 100)])
 }
 
 /// The threshold of `histogram` is met within the second that this runs for. There is less room than hot pages want on shadow tables.
