@@ -220,7 +220,7 @@ static int get(char **argv, unsigned cpu, unsigned cpus, struct shared *shared)
             if (is_over || took < wanted[part] * 1000000)
                 continue;
             is_over = 1;
-            /* Answers of a server that is not alone come several at a time: up to here there are whole ones of these. */
+            /* Answers of a server in common come in bursts. Both ends of the time are at the first answer of one. */
             (part ? shared->ns : shared->warm_ns)[cpu] = took;
             shared->answers[cpu] = answers - before;
             ++*there;

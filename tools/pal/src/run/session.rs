@@ -400,7 +400,9 @@ impl<'a> Session<'a> {
             Report::Started => self.seen.started = true,
             Report::Shutdown(reason) => {
                 self.seen.shutdown = Some(reason);
-                self.end_within(LAST_WORDS);
+                // Also if something else has begun to end it.
+                self.ending = true;
+                self.deadline = Some(Instant::now() + LAST_WORDS);
             }
             // Without `-no-reboot` a native guest may restart, but not by a triple fault.
             Report::Reset
@@ -419,16 +421,10 @@ impl<'a> Session<'a> {
 
     /// Limits the time until the machine is gone.
     fn end_soon(&mut self) {
-        self.end_within(GRACE);
-    }
-
-    /// What comes later may lengthen it.
-    fn end_within(&mut self, grace: Duration) {
-        let next = Instant::now() + grace;
-        if !self.ending || grace > GRACE {
-            self.deadline = Some(next);
+        if !self.ending {
+            self.ending = true;
+            self.deadline = Some(Instant::now() + GRACE);
         }
-        self.ending = true;
     }
 
     fn finish(mut self) -> (Observed, Vec<Value>, Option<Value>) {

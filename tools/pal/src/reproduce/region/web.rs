@@ -86,8 +86,8 @@ impl kept::Run for Planned {
     }
 }
 
-/// Runs of the same: their median counts, with regions and without. Those of the search differ by more than others: it depends on the
-/// frames that a run's tables have how often their pages meet in a set of the cache.
+/// Runs of the same: their median counts, with regions and without. There are more of the search, whose runs differ most: its tables have
+/// other frames in each boot, and so other conflicts in the cache.
 fn runs(quick: bool, kind: Kind) -> u32 {
     if quick && kind != Kind::Dynamic { 3 } else { 5 }
 }
