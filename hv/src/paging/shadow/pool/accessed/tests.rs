@@ -1,6 +1,13 @@
 //! Places of pieces: growth, and what there is no room for.
 
 use super::*;
+use crate::mem::table_memory::ENTRIES;
+use crate::paging::arena::Arena;
+use crate::paging::format::npt::Npt;
+use crate::paging::format::x86::PRESENT;
+use crate::paging::guest_walk::PagingKind;
+use crate::paging::shadow::role::{Allowed, Controls, Key, Role, Source};
+use crate::paging::tree_key::TreeKey;
 
 const FULL: [u64; FRAME_WORDS] = [u64::MAX; FRAME_WORDS];
 
@@ -85,4 +92,75 @@ fn eight_neighbours_are_noted_at_once() {
         assert_eq!(neighbours(&eight), None, "one leads elsewhere");
     }
     assert_eq!(neighbours(&leaves(LARGE_FRAMES - 3)), None, "two pieces");
+}
+
+/// A pool of which all places hold frames of pieces with one hash, and one more such piece: there is no place for that, and none when they
+/// have grown. The key of a page of level 1 that maps memory from frame 0 on.
+fn full<'a>(arena: &'a Arena) -> (Pool<&'a Arena, Npt>, Vec<u64>, Key) {
+    let mut pool = Pool::new(arena, Limit::pages(40), 40).unwrap();
+    pool.used_frames = begun(PROBES);
+    let alike: Vec<u64> =
+        (0..).filter(|piece| hash(*piece) % (2 * PROBES) == PROBES + 7).take(PROBES + 1).collect();
+    assert!(alike[..PROBES].iter().all(|piece| note(&mut pool.used_frames, *piece)));
+    assert_eq!(places(&pool.used_frames), PROBES);
+    let (controls, allowed, source) = (Controls::empty(), Allowed::all(), Source::Direct(0));
+    let (kind, tree) = (PagingKind::Off, TreeKey::FIRST);
+    let role = Role { level: 1, kind, quadrant: 0, controls, allowed, source, tree, guarded: false };
+    (pool, alike, Key::new(0, role))
+}
+
+#[test]
+fn a_piece_without_a_place_leaves_no_other_ones_behind() {
+    let arena = Arena::new(100);
+    let (mut pool, alike, _) = full(&arena);
+    let used = &mut pool.used_frames;
+    let first = Hfn(alike[3] * LARGE_FRAMES);
+    used.of_mut(first).unwrap().frames = [1; FRAME_WORDS];
+    let mut latest = None;
+    assert!(used.place_after(&mut latest, first.0).is_some());
+    // There is none for this one, but all have moved.
+    assert!(used.place_after(&mut latest, alike[PROBES] * LARGE_FRAMES).is_none());
+    assert_eq!(places(used), 2 * PROBES);
+    used.place_after(&mut latest, first.0).unwrap().note(65, 1);
+    let mut expected = [1; FRAME_WORDS];
+    expected[1] |= 2;
+    assert_eq!(frames(used, alike[3]), Some(expected), "its own place");
+}
+
+#[test]
+fn leaves_that_cannot_be_noted_stay_for_a_later_sample() {
+    const LEAF: u64 = PRESENT | ACCESSED;
+    let arena = Arena::new(100);
+    let (mut pool, alike, key) = full(&arena);
+    pool.begin();
+    let id = pool.create(key, Gfn(0));
+    let [known, other] = [alike[3], alike[PROBES]].map(|piece| piece * LARGE_FRAMES);
+    // Of the first eight two have a place and one has none; the next eight are neighbours without one, and the next have one.
+    let leaves = [(0, known + 64), (1, other), (2, known + 65)].into_iter();
+    let leaves = leaves.chain((0..8).flat_map(|n| [(8 + n, other + 8 + n), (16 + n, known + 72 + n)]));
+    for (index, frame) in leaves {
+        pool.map(id, index as usize, frame << 12 | LEAF, 0);
+    }
+    // An entry that is not filled, whatever its bits, is none.
+    pool.memory.store(pool.page(id).frame, 3, (known + 100) << 12 | LEAF);
+    pool.used_frames.of_mut(Hfn(known)).unwrap().frames = [1; FRAME_WORDS];
+    pool.used_frames.of_mut(Hfn(known)).unwrap().frames[1] = 0;
+    let accessed = |pool: &Pool<&Arena, Npt>| -> Vec<usize> {
+        let is_accessed = |index: &usize| pool.memory.load(pool.page(id).frame, *index) & ACCESSED != 0;
+        (0..ENTRIES).filter(|index| *index != 3 && is_accessed(index)).collect()
+    };
+    let without = [vec![1], (8..16).collect()].concat();
+    pool.page_mut(id).touched = true.into();
+    assert!(pool.collect_accessed(2, false));
+    assert_eq!(accessed(&pool), without, "what was noted is cleared");
+    assert_eq!(pool.take_used(Hfn(known + 64), u64::MAX), 0xff03);
+    assert_eq!(pool.take_used(Hfn(other), u64::MAX), 0);
+    let mut used = core::mem::take(&mut pool.used_frames);
+    assert_eq!(pool.collect_leaves(pool.page(id), &mut used), (false, true), "nothing to flush");
+    pool.used_frames = used;
+    assert!(pool.collect_accessed(3, false), "the page counts as used still");
+    assert_eq!(accessed(&pool), [0; 0]);
+    assert_eq!(pool.take_used(Hfn(known + 64), u64::MAX), 0, "once");
+    assert_eq!(pool.take_used(Hfn(other), u64::MAX), 0xff01);
+    assert!(!pool.collect_accessed(4, false));
 }
