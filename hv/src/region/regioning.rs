@@ -275,7 +275,7 @@ impl Regioning {
             // Another VCPU of this address space.
             Event::Due => Answer::new(Change::None),
             Event::Interrupt if !is_over => {
-                phase.interrupt(now_ns);
+                phase.interrupt(&mut self.evidence, now_ns);
                 Answer::new(Change::CloseAll)
             }
             Event::Touch(touch) if !is_over => {
@@ -314,7 +314,7 @@ impl Regioning {
     /// The VCPU that is in a phase of this address space runs in another one. Until its next touch in this one time is not its own.
     pub fn pause(&mut self, space: Space, now_ns: u64) {
         if let Some(phase) = self.spaces.get_mut(usize::from(space.0)).and_then(|of| of.phase.as_mut()) {
-            phase.interrupt(now_ns);
+            phase.interrupt(&mut self.evidence, now_ns);
         }
     }
 

@@ -47,7 +47,7 @@ struct Page {
     gfn: Gfn,
     /// When it was touched last.
     at_ns: u32,
-    /// How often, one touch less than `q` after the other.
+    /// How often the region was entered by it, one touch less than `q` after the other.
     times: u16,
 }
 
@@ -62,7 +62,7 @@ struct Record {
     pages: [Option<Page>; BROAD],
     /// The very last one, also if it was touched before it was part of the region.
     last: Option<Gfn>,
-    /// Touches in this visit, and when they were [`BROAD_VISIT`] the last time.
+    /// Touches in this visit since all was closed last, and when they were [`BROAD_VISIT`] the last time.
     touches: u8,
     broad_ns: Option<u32>,
     /// The region of small ones that were used beside its pages, and since when.
@@ -79,14 +79,16 @@ impl Record {
     }
 
     /// A page is touched. One that was the last before it was part of the region is no evidence for more than itself: its use goes on.
-    fn touch(&mut self, gfn: Gfn, at_ns: u32, q_ns: u32) {
+    fn touch(&mut self, met: &Met, q_ns: u32) {
+        let Met { gfn, at_ns, .. } = *met;
+        let times = met.is_entered.into();
         if let Some(page) = self.pages.iter_mut().flatten().find(|page| page.gfn == gfn) {
             let is_soon = at_ns.saturating_sub(page.at_ns) < q_ns;
-            page.times = if is_soon { page.times.saturating_add(1) } else { 1 };
+            page.times = if is_soon { page.times.saturating_add(times) } else { times };
             page.at_ns = at_ns;
         } else if self.last != Some(gfn) {
             let oldest = self.pages.iter_mut().min_by_key(|page| page.map(|page| page.at_ns));
-            oldest.into_iter().for_each(|slot| *slot = Some(Page { gfn, at_ns, times: 1 }));
+            oldest.into_iter().for_each(|slot| *slot = Some(Page { gfn, at_ns, times }));
         }
         self.last = Some(gfn);
         self.touches = self.touches.saturating_add(1);
@@ -142,6 +144,13 @@ impl Records {
         self.records.iter_mut().flatten().find(|record| record.rid == rid)
     }
 
+    /// All pages were closed within a visit of this region, as at an interrupt. What is touched again says nothing new of it.
+    pub fn closed(&mut self, rid: Rid) {
+        if let Some(record) = self.of_mut(rid) {
+            record.touches = 0;
+        }
+    }
+
     /// A phase of an address space begins, or it is gone.
     pub fn restart(&mut self, space: Space) {
         self.records.iter_mut().for_each(|record| *record = record.filter(|own| own.space != space));
@@ -168,7 +177,7 @@ impl Records {
                 record.since_ns = met.at_ns;
             }
         }
-        record.touch(met.gfn, met.at_ns, q_ns);
+        record.touch(met, q_ns);
     }
 
     /// Puts a new record in the place of one that is in use no more.
@@ -246,16 +255,25 @@ impl Records {
         }
     }
 
-    /// A region has become part of another one, which has this number now, where it was `of` before; `gfn` was touched last.
-    pub fn joined(&mut self, of: Rid, now: Rid, gfn: Option<Gfn>) {
+    /// Two regions have become one with the number `now`. What was beside either is beside that: of two the one that was used last.
+    pub fn merged(&mut self, both: [Rid; 2], now: Rid) {
+        let of = |record: &Record| {
+            record.beside.filter(|(rid, _)| both.contains(&record.rid) && !both.contains(rid))
+        };
+        let beside = self.records.iter().flatten().filter_map(of).max_by_key(|(_, since_ns)| *since_ns);
         for record in self.records.iter_mut().flatten() {
             match &mut record.beside {
-                Some((beside, _)) if *beside == of => *beside = now,
+                _ if record.rid == now => record.beside = beside,
+                Some((rid, _)) if both.contains(rid) => *rid = now,
                 _ => {}
             }
         }
-        if let Some(record) = self.of_mut(now) {
-            record.last = gfn.or(record.last);
+    }
+
+    /// The page that was touched last is part of a region now.
+    pub fn joined(&mut self, rid: Rid, last: Gfn) {
+        if let Some(record) = self.of_mut(rid) {
+            record.last = Some(last);
         }
     }
 
@@ -271,3 +289,6 @@ impl Records {
         Ok(())
     }
 }
+
+#[cfg(test)]
+mod tests;

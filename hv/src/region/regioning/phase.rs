@@ -76,8 +76,10 @@ impl Phase {
         u32::try_from(own).unwrap_or(u32::MAX)
     }
 
-    pub fn interrupt(&mut self, now_ns: u64) {
+    /// The program is interrupted, and everything is closed.
+    pub fn interrupt(&mut self, evidence: &mut evidence::Records, now_ns: u64) {
         self.interrupted_ns.get_or_insert(now_ns);
+        self.current.into_iter().for_each(|rid| evidence.closed(rid));
     }
 
     /// The program runs again: everything was closed at the interrupt, so its first access is seen.
@@ -189,8 +191,12 @@ impl Phase {
             }
             (Evidence::Beside { small, of }, Some(previous)) => {
                 if let Some(rid) = self.merge(partition, known, [of, small], effects) {
-                    let last = if small == previous { self.last } else { Some(gfn) };
-                    known.evidence.joined(of, rid, last.filter(|_| small == previous || small == next));
+                    let last = match small {
+                        _ if small == previous => self.last,
+                        _ if small == next => Some(gfn),
+                        _ => None,
+                    };
+                    last.into_iter().for_each(|last| known.evidence.joined(rid, last));
                     let now = |old: Rid| if old == of || old == small { rid } else { old };
                     let next = now(next);
                     self.current = Some(now(previous));
@@ -250,6 +256,7 @@ impl Phase {
         let (rid, merged) = partition.merge(one, other).ok()?;
         self.round.merges += 1;
         effects.push(merged);
+        known.evidence.merged([one, other], rid);
         self.is_partial = true;
         (known.seen[one.index()], known.seen[other.index()]) = (Seen::default(), Seen::default());
         self.largest.retain(|(own, _)| *own != one && *own != other);

@@ -1,6 +1,7 @@
 //! Programs with known regions, and the rules one by one.
 
 mod hubs;
+mod visits;
 
 use std::collections::BTreeSet;
 
