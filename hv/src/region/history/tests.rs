@@ -1,5 +1,6 @@
 //! Random samples and moves, beside a model that keeps a word for each frame and counts everything again.
 
+mod cleared;
 mod idle;
 
 use std::collections::{BTreeMap, BTreeSet};

@@ -96,7 +96,7 @@ fn eight_neighbours_are_noted_at_once() {
 
 /// A pool of which all places hold frames of pieces with one hash, and one more such piece: there is no place for that, and none when they
 /// have grown. The key of a page of level 1 that maps memory from frame 0 on.
-fn full<'a>(arena: &'a Arena) -> (Pool<&'a Arena, Npt>, Vec<u64>, Key) {
+fn full(arena: &Arena) -> (Pool<&Arena, Npt>, Vec<u64>, Key) {
     let mut pool = Pool::new(arena, Limit::pages(40), 40).unwrap();
     pool.used_frames = begun(PROBES);
     let alike: Vec<u64> =
