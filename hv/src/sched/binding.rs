@@ -76,15 +76,23 @@ impl<A> Vcpu<A> {
     }
 
     /// Lets what it has waited long ago count no more.
+    #[inline(always)]
     fn slide_window(&mut self, settle: u64, now: u64) {
         let passed = now.saturating_sub(self.window.at).checked_div(settle).unwrap_or(0);
         if passed > 0 {
-            let waited = self.has_waited(now);
-            let new = WINDOW.min(passed as usize);
-            self.window.marks.rotate_left(new);
-            self.window.marks[WINDOW - new..].fill(waited);
-            self.window.at += passed * settle;
+            self.slide_window_by(passed, settle, now);
         }
+    }
+
+    /// The same once so many times `settle` have passed, which is not at each move.
+    #[cold]
+    #[inline(never)]
+    fn slide_window_by(&mut self, passed: u64, settle: u64, now: u64) {
+        let waited = self.has_waited(now);
+        let new = WINDOW.min(passed as usize);
+        self.window.marks.rotate_left(new);
+        self.window.marks[WINDOW - new..].fill(waited);
+        self.window.at += passed * settle;
     }
 
     /// How long it has waited in its window.

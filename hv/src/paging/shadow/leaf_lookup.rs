@@ -30,7 +30,10 @@ pub(super) struct Leaf {
 
 /// Pages that were found lately, by 2 MiB of addresses: good under their root while no link goes.
 #[derive(Clone, Debug, Default)]
-pub(super) struct LeafCache([Option<CachedLeaf>; 8]);
+pub(super) struct LeafCache([Option<CachedLeaf>; SLOTS]);
+
+/// Of the few pages that a VCPU uses at a time, in the tables of two cache domains, hardly two have the same slot then.
+const SLOTS: usize = 32;
 
 #[derive(Clone, Copy, Debug)]
 struct CachedLeaf {
@@ -48,7 +51,7 @@ impl LeafCache {
     #[inline(always)]
     fn slot(place: u64) -> usize {
         // Multiplicative hashing by the golden ratio.
-        (place.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 61) as usize
+        (place.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> (64 - SLOTS.ilog2())) as usize
     }
 
     /// Root and 2 MiB in one number: of 2^20 and 2^43.

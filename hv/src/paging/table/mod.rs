@@ -112,20 +112,23 @@ impl<F: PteFormat, M: TableMemory> Table<F, M> {
     }
 
     /// Looks an address up, without effects. Addresses beyond [`GpaRange::ALL`] are a hole.
-    #[inline]
+    #[inline(always)]
     pub fn walk(&self, gpa: Gpa) -> Found<F::Attr> {
         if !GpaRange::ALL.contains(gpa) {
             return Found::Hole(GpaRange { start: GpaRange::ALL.end, end: Gpa(u64::MAX) });
         }
-        let (mut table, mut level) = (self.root, ROOT_LEVEL);
-        loop {
+        let mut table = self.root;
+        // Of constants, so that the loop is unrolled: on most paths to it this is what an address costs.
+        for level in [4, 3, 2, 1] {
             let raw = self.memory.load(table, index(gpa, level));
             match F::decode(raw, level) {
-                Entry::Table(frame) => (table, level) = (frame, level - 1),
+                Entry::Table(frame) => table = frame,
                 Entry::Empty => return Found::Hole(entry_range(gpa, level)),
                 Entry::Leaf { to, attr } => return Found::Leaf(leaf::<F>(gpa, level, raw, to, attr)),
             }
         }
+        // No entry of level 1 is a table's.
+        Found::Hole(entry_range(gpa, 1))
     }
 
     /// The tables that earlier updates took out of the tree, to be freed when the flushes that those updates named are done. The
