@@ -264,9 +264,17 @@ pub const STAND_INS: [Workload; science::PROGRAMS.len()] = {
     all
 };
 
-/// All of them: [`WORKLOADS`], then [`STAND_INS`].
+/// The one of [`science`] that stands in for none.
+pub const PASSES: Workload = workload(
+    science::PASSES.name,
+    Kind::Indifferent,
+    science::PASSES.work,
+    "programs that go over more data than memory holds, again and again: page replacement is to keep a part of it",
+);
+
+/// All of them: [`WORKLOADS`], then [`STAND_INS`], then [`PASSES`].
 pub fn all() -> impl Iterator<Item = &'static Workload> {
-    const { WORKLOADS }.iter().chain(const { &STAND_INS })
+    const { WORKLOADS }.iter().chain(const { &STAND_INS }).chain([&PASSES])
 }
 
 /// The workload of this name.

@@ -183,7 +183,7 @@ mod tests {
     /// A stand-in in a guest comes to what it comes to where its accesses are recorded.
     #[test]
     fn stand_ins_have_the_same_checksum_in_regions() {
-        for program in &workloads::science::PROGRAMS {
+        for program in workloads::science::all() {
             let (mut work, check) = prepare(program.name, 100).unwrap();
             let sum = check(work().unwrap()).unwrap();
             assert_eq!(sum, workloads::science::run(program, 100, &()), "{}", program.name);

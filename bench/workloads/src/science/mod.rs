@@ -9,6 +9,7 @@ mod fft;
 mod grid;
 mod heap;
 mod particles;
+mod passes;
 mod rays;
 mod sort;
 mod sparse;
@@ -44,6 +45,7 @@ enum Which {
     WaterSpatial,
     Barnes,
     Fmm,
+    Passes,
 }
 
 const fn program(name: &'static str, which: Which, work: &'static str) -> Program {
@@ -85,9 +87,22 @@ pub const PROGRAMS: [Program; 14] = [
     program("fmm", Which::Fmm, "forces between 16384 particles by multipoles in a quadtree"),
 ];
 
+/// One more, which stands in for none: what page replacement is to tell apart, and nothing else.
+pub const PASSES: Program = Program {
+    name: "passes",
+    work: "6 passes over 64 MiB, and beside each page of them 4 accesses at random to 4 MiB",
+    in_thesis: false,
+    which: Which::Passes,
+};
+
+/// All of them, and [`PASSES`].
+pub fn all() -> impl Iterator<Item = &'static Program> {
+    const { &PROGRAMS }.iter().chain([&PASSES])
+}
+
 /// The program of this name.
 pub fn find(name: &str) -> Option<&'static Program> {
-    PROGRAMS.iter().find(|program| program.name == name)
+    all().find(|program| program.name == name)
 }
 
 /// Runs a program, with this many thousandths of its extent in each direction; its checksum.
@@ -109,6 +124,7 @@ pub fn run<W: Watch>(program: &Program, scale_milli: u32, watch: &W) -> u64 {
         Which::WaterSpatial => particles::water_spatial(&heap, scaled(6144)),
         Which::Barnes => tree::barnes(&heap, scaled(4096)),
         Which::Fmm => tree::fmm(&heap, scaled(16384)),
+        Which::Passes => passes::passes(&heap, scaled(16384)),
     }
 }
 

@@ -156,7 +156,7 @@ pub fn run(args: &ReplaceArgs, ui: &Ui) -> Result<u8> {
 /// Programs and policies.
 fn list() -> String {
     let program = |program: &science::Program| format!("{:<15} {}\n", program.name, program.work);
-    let programs: String = science::PROGRAMS.iter().map(program).collect();
+    let programs: String = science::all().map(program).collect();
     let policies: Vec<_> = KINDS.iter().map(|(_, name)| *name).collect();
     format!("programs for --generate:\n{programs}\npolicies: {}\n", policies.join(", "))
 }
@@ -167,7 +167,7 @@ fn list() -> String {
 /// [`Usage`]: there is none.
 fn program(name: &str) -> Result<&'static science::Program, Usage> {
     science::find(name).ok_or_else(|| {
-        let names: Vec<_> = science::PROGRAMS.iter().map(|program| program.name).collect();
+        let names: Vec<_> = science::all().map(|program| program.name).collect();
         Usage::new(format!("--generate {name}: no such program; there are {}", names.join(", ")))
     })
 }

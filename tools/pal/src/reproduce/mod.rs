@@ -46,6 +46,7 @@ Examples:
   cargo pal reproduce dav2m-fig11 --workloads phases --scale 4
   cargo pal reproduce dsp-fig7 --quick --lab opteron-2350
   cargo pal reproduce apr-fig41 --quick -o docs/results/apr-fig41.md
+  cargo pal reproduce apr-guest --quick
   cargo pal reproduce agile-fig-2m --quick  walks with pages of 2 MiB
   cargo pal reproduce memory-table9 --quick
   cargo pal reproduce memory-fig72 --quick
@@ -130,6 +131,9 @@ pub fn run(args: &ReproduceArgs, project: &Project, ui: &Ui) -> Result<u8> {
     };
     if let Some(figure) = apr::find(name) {
         return apr::run(figure, args, ui);
+    }
+    if name == apr::guest::NAME {
+        return apr::guest::run(args, project, ui);
     }
     if let Some(figure) = memory::find(name) {
         return figure(args, project, ui);

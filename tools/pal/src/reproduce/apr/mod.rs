@@ -1,5 +1,7 @@
-//! The figures of the thesis on APR: stand-in programs run here, their page traces are simulated. [`verdict`] has the claims.
+//! The figures of the thesis on APR: stand-in programs run here, their page traces are simulated. [`verdict`] has the claims;
+//! [`guest`] is a figure of our own, which runs a guest.
 
+pub mod guest;
 mod verdict;
 
 use std::fmt::Write;
@@ -74,7 +76,9 @@ pub fn find(name: &str) -> Option<&'static Figure> {
 
 /// The list of figures.
 pub fn list() -> String {
-    FIGURES.iter().map(|figure| format!("{:<12} {} ({PAPER})\n", figure.name, figure.shows)).collect()
+    let own = format!("{:<12} {} (beyond the papers)\n", guest::NAME, guest::SHOWS);
+    let figures = FIGURES.iter().map(|figure| format!("{:<12} {} ({PAPER})\n", figure.name, figure.shows));
+    figures.chain([own]).collect()
 }
 
 /// Sizes of memory, in percent of a program's pages; for the figure of distances the mean of them.
