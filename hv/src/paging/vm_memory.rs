@@ -36,7 +36,8 @@ impl<'a, M: TableMemory, H: HostAccess> VmMemory<'a, M, H> {
         while done < len {
             let at = gpa.checked_add(done).ok_or(NotRam { gpa: Gpa(u64::MAX) })?;
             let (mut entry, mut run) = self.p2m.run_present(at, len - done);
-            if write && entry.writable().is_none() && self.p2m.let_write(at) {
+            if write && entry.writable().is_none() {
+                self.p2m.let_write(at);
                 (entry, run) = self.p2m.run_present(at, len - done);
             }
             let hpa = if write { entry.writable() } else { entry.readable() };

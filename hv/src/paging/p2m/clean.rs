@@ -15,32 +15,26 @@ impl<M: TableMemory> P2m<M> {
     #[inline(always)]
     pub fn translate_to_write(&self, gpa: Gpa) -> P2mEntry {
         match self.translate(gpa) {
-            entry @ (P2mEntry::Ram { writable: false, .. } | P2mEntry::Local { writable: false, .. }) => {
-                if self.let_write(gpa) {
-                    self.translate(gpa)
-                } else {
-                    entry
-                }
+            P2mEntry::Ram { writable: false, .. } | P2mEntry::Local { writable: false, .. } => {
+                self.let_write(gpa);
+                // Also if it was not clean: another processor may have been first since the look above.
+                self.translate(gpa)
             }
             entry => entry,
         }
     }
 
-    /// Makes a clean page, or the piece of 2 MiB that it is in, plain RAM; false: it is none, or another processor was first and it is RAM now. Without exclusive access and
-    /// a flush: entries that the engines have made of it only lack the right to write, and the next fault renews them.
+    /// Makes a clean page, or the piece of 2 MiB that it is in, plain RAM; others stay as they are. Who calls it looks again: another
+    /// processor may do the same. Without exclusive access and a flush: entries that the engines have made of it only lack the right to
+    /// write, and the next fault renews them.
     #[cold]
     #[inline(never)]
-    pub(in crate::paging) fn let_write(&self, gpa: Gpa) -> bool {
-        if self.clean(gpa).is_none() {
-            return false;
-        }
+    pub(in crate::paging) fn let_write(&self, gpa: Gpa) {
         let written = |kind| match kind {
             P2mKind::Clean { home } => Some(P2mKind::ram(true, home)),
             _ => None,
         };
-        // If another one was first the page is what it is to become.
-        let _first = self.table.change_leaf(gpa, written);
-        true
+        let _changed = self.table.change_leaf(gpa, written);
     }
 
     /// The cache domain that a clean page is mapped to, if any, and its frame.
@@ -62,6 +56,10 @@ impl<M: TableMemory> P2m<M> {
             }
             P2mEntry::Local { hpa, writable: false, home } if self.clean(gpa).is_some() => {
                 P2mEntry::Local { hpa, writable: true, home }
+            }
+            // It may have been clean a moment ago.
+            P2mEntry::Ram { writable: false, .. } | P2mEntry::Local { writable: false, .. } => {
+                self.translate(gpa)
             }
             entry => entry,
         }
@@ -91,10 +89,15 @@ impl<M: TableMemory> P2m<M> {
 
 #[cfg(test)]
 mod tests {
+    use core::cell::Cell;
+
     use super::*;
     use crate::arch::addr::PAGE_SIZE;
+    use crate::mem::guest_memory::GuestMemory;
+    use crate::mem::host_access::VecHost;
     use crate::paging::arena::Arena;
     use crate::paging::range::GpaRange;
+    use crate::paging::vm_memory::VmMemory;
 
     /// Four pages, of which the second is clean in frame 9.
     fn p2m(arena: &Arena) -> P2m<&Arena> {
@@ -117,9 +120,82 @@ mod tests {
         assert_eq!(p2m.movable(at), Some((Hfn(9), true)));
         assert_eq!((p2m.translate_to_write(at), p2m.translate(at)), (plain, plain));
         assert_eq!(p2m.movable(at), Some((Hfn(9), false)));
-        assert!(!p2m.let_write(at), "once");
+        p2m.let_write(at);
+        assert_eq!(p2m.translate(at), plain);
         assert_eq!(p2m.movable(Gpa(0)), Some((Hfn(0x100), false)));
         assert_eq!(p2m.movable(Gpa(1 << 30)), None);
+    }
+
+    /// Tables in which another processor changes an entry just before one of the loads of it.
+    struct Meanwhile<'a> {
+        arena: &'a Arena,
+        /// The entry that was loaded last.
+        last: Cell<(Hfn, usize)>,
+        /// Loads until then, and what the entry is set to.
+        after: Cell<Option<(u32, u64)>>,
+    }
+
+    impl TableMemory for &Meanwhile<'_> {
+        fn allocate(&self) -> Option<Hfn> {
+            self.arena.allocate()
+        }
+
+        fn free(&self, frame: Hfn) {
+            self.arena.free(frame);
+        }
+
+        fn load(&self, frame: Hfn, index: usize) -> u64 {
+            match self.after.get() {
+                Some((loads, value)) if self.last.get() == (frame, index) => {
+                    self.after.set((loads > 0).then(|| (loads - 1, value)));
+                    if loads == 0 {
+                        self.store(frame, index, value);
+                    }
+                }
+                Some(_) => {}
+                None => self.last.set((frame, index)),
+            }
+            self.arena.load(frame, index)
+        }
+
+        fn store(&self, frame: Hfn, index: usize, value: u64) {
+            self.arena.store(frame, index, value);
+        }
+
+        fn compare_exchange(&self, frame: Hfn, index: usize, old: u64, new: u64) -> Result<(), u64> {
+            self.arena.compare_exchange(frame, index, old, new)
+        }
+    }
+
+    #[test]
+    fn another_processor_may_be_the_first_to_write() {
+        let arena = Arena::new(100);
+        let memory = Meanwhile { arena: &arena, last: Cell::default(), after: Cell::new(None) };
+        let mut p2m = P2m::new(&memory).unwrap();
+        let page = GpaRange::page(Gpa(0));
+        let _no_engine = p2m.map_ram(page, Hpa(0x9000), true).unwrap();
+        let plain = p2m.translate(Gpa(0));
+        let (frame, index) = memory.last.get();
+        let raw_plain = arena.load(frame, index);
+        let _no_engine = p2m.take_out(Gpa(0), Hfn(9)).unwrap();
+        p2m.attach_moved(Gpa(0), Hfn(9), true);
+        let raw_clean = arena.load(frame, index);
+        assert_ne!(raw_clean, raw_plain);
+        let bytes = VecHost::new(Hpa(0x9000), 4096);
+        // The entry is looked at three times at most: what it is, to change it, and what it has become.
+        for loads in 0..4 {
+            let again = || {
+                arena.store(frame, index, raw_clean);
+                memory.last.set((frame, index));
+                memory.after.set(Some((loads, raw_plain)));
+            };
+            again();
+            assert_eq!(p2m.translate_to_write(Gpa(0)), plain, "after {loads} loads");
+            again();
+            assert_eq!(p2m.promised(Gpa(0)), plain, "after {loads} loads");
+            again();
+            assert!(VmMemory::new(&p2m, &bytes).write(Gpa(0), &[1]).is_ok(), "after {loads} loads");
+        }
     }
 
     #[test]
