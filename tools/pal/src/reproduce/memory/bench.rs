@@ -79,6 +79,8 @@ pub struct Record {
     pub tiers: Value,
     /// What came through channels of the machine's memory; null if that has none.
     pub channels: Value,
+    /// What each processor of the machine counted in the regions that memlat marks, one after the other.
+    pub regions: Vec<Value>,
 }
 
 impl Bench {
@@ -167,8 +169,15 @@ impl Bench {
             samples,
             tiers: stats["guests"][0]["paging"]["tiers"].clone(),
             channels: report["channels"].clone(),
+            regions: regions(&report),
         })
     }
+}
+
+/// What is counted of regions in a lab machine's report.
+fn regions(report: &Value) -> Vec<Value> {
+    let pcpus = report["pcpus"].as_array().into_iter().flatten();
+    pcpus.filter_map(|pcpu| pcpu["regions"].as_array()).flatten().cloned().collect()
 }
 
 /// Takes all that memlat says.
@@ -238,14 +247,15 @@ impl kept::Run for Session {
 
     fn document(&self, record: &Record) -> Value {
         json!({ "lab": self.lab, "words": self.words, "said": record.said, "samples": record.samples, "tiers": record.tiers,
-            "channels": record.channels })
+            "channels": record.channels, "regions": record.regions })
     }
 
     fn outcome(&self, document: &Value) -> Option<Record> {
         let text = |key: &str| document[key].as_str().map(str::to_owned);
         let tiers = document["tiers"].as_object()?.clone().into();
         let channels = document["channels"].clone();
-        Some(Record { said: text("said")?, samples: text("samples")?, tiers, channels })
+        let regions = document["regions"].as_array()?.clone();
+        Some(Record { said: text("said")?, samples: text("samples")?, tiers, channels, regions })
     }
 
     fn says(&self, record: &Record) -> String {
@@ -301,12 +311,14 @@ mod tests {
             samples: "{}\n".into(),
             tiers: json!({ "moved_in": 3 }),
             channels: json!([{ "lines": 5 }]),
+            regions: regions(&json!({ "pcpus": [{ "regions": [{ "region": 0 }] }, { "spare": true }] })),
         };
+        assert_eq!(record.regions, [json!({ "region": 0 })]);
         let session = session("a", Setting::nested("shares", 64), "load 1 2", "");
         let document = session.document(&record);
         assert_eq!(session.outcome(&document), Some(record.clone()));
         assert_eq!(session.says(&record), "24 MiB: 300 cycles");
-        for key in ["said", "samples", "tiers"] {
+        for key in ["said", "samples", "tiers", "regions"] {
             let mut less = document.clone();
             less[key] = Value::Null;
             assert_eq!(session.outcome(&less), None, "{key}");

@@ -184,7 +184,7 @@ mod tests {
     fn the_first_stretch_is_not_counted() {
         let said = "memlat: 24 MiB: 900 cycles\r\nmemlat: 24 MiB: 200 cycles\nmemlat: 24 MiB: 600 cycles\nmemlat: 9 accesses, right\n";
         let tiers = json!({ "moved_in": 7, "moved_out": 5, "discarded": 2, "evictions": 4 });
-        let record = Record { said: said.into(), samples: String::new(), tiers, channels: Value::Null };
+        let record = Record { said: said.into(), samples: String::new(), tiers, ..Record::default() };
         let expected = Outcome { policy: LAZY, cycles: 300.0, moved: [7, 5], discarded: 2, evictions: 4 };
         assert_eq!(Outcome::new(LAZY, &record, 3), Some(expected));
         assert_eq!(Outcome::new(LAZY, &record, 4), None);

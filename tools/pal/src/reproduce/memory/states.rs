@@ -1,6 +1,7 @@
 //! Figure 72 of the memory-region thesis: what a program gets done while the E-state of its VM goes from E7, an eighth of the fast memory,
 //! to E0, all of it. The program is memlat as a store that several VCPUs ask for as much as they can; its memory fits the fast memory.
 //! E-states are set from outside, by `pal tier`. Fast memory is M0 of the thesis' table 7, slow memory M1 and M2, in latency and bandwidth.
+//! The thesis has 512 MiB of it; here it is smaller, and with it the last cache, or that would hold a quarter of the store.
 
 use std::{
     fmt::Write,
@@ -34,6 +35,8 @@ const THESIS: f64 = 4.3;
 const AT_E0_MS: u64 = 8;
 /// What M0 carries in MB/s: three channels of DDR3-1333, by Intel's specification of the thesis' X5650 and of the X5660.
 const M0_MB_S: u64 = 32_000;
+/// Fast memory of the thesis in MiB.
+const THESIS_MIB: u64 = 512;
 /// Slow memory: its latency and bandwidth in thousandths of M0's, by the thesis' table 7.
 #[derive(Clone, Copy)]
 struct Slow {
@@ -83,10 +86,10 @@ pub fn run(args: &ReproduceArgs, project: &Project, ui: &Ui) -> Result<u8> {
     let (lab, mib) = (&bench.lab, if args.quick { 48 } else { 64 });
     let fast = mib + BESIDE;
     let cache = project.cache("reproduce")?;
-    let files = [M1, M2].map(|slow| with_slow(lab, slow, fast, &cache));
-    let [m1, m2] = files;
-    let slow = [(M1, m1?), (M2, m2?)];
-    let all = ["nested", "shadow"].into_iter().flat_map(|mode| slow.iter().map(move |slow| (mode, slow)));
+    let files = [M2, M1].map(|slow| with_slow(lab, slow, mib, &cache));
+    let [m2, m1] = files;
+    let slow = [(M2, m2?), (M1, m1?)];
+    let all = slow.iter().flat_map(|slow| ["nested", "shadow"].map(|mode| (mode, slow)));
     let all: Vec<_> = all.take(if args.quick { 2 } else { 4 }).collect();
     let memlat = format!("lookups {mib} {} {INTERVALS} {CPUS} {LINES}", INTERVALS as u64 * INTERVAL_MS);
     let set: Vec<_> = (0..=INTERVALS).map(state_after).collect();
@@ -109,6 +112,7 @@ pub fn run(args: &ReproduceArgs, project: &Project, ui: &Ui) -> Result<u8> {
             curve,
             pages,
             channels: record.channels.clone(),
+            regions: record.regions.clone(),
         })
     };
     let curves = all.iter().zip(&records).map(run).collect::<Result<Vec<_>>>()?;
@@ -129,6 +133,8 @@ struct Run {
     pages: [u64; 2],
     /// What came through the channels of memory.
     channels: Value,
+    /// What was counted in the intervals.
+    regions: Vec<Value>,
 }
 
 /// Cycles of an access to fast and to slow memory.
@@ -138,12 +144,19 @@ fn memory(lab: &str) -> Result<[u64; 2]> {
     Ok([memory.local, memory.slow])
 }
 
-/// A file that describes the same machine with `fast` MiB of M0, where `pal run --fast-mem` has them, and slow memory otherwise.
-fn with_slow(lab: &str, slow: Slow, fast: u64, cache: &Path) -> Result<String> {
-    let (description, _) = crate::lab::find(lab)?;
+/// A file that describes the same machine with M0 for a store of `mib` MiB, where `pal run --fast-mem` has fast memory, and slow memory
+/// otherwise. The last cache has the part of its size that the store has of the thesis' fast memory.
+fn with_slow(lab: &str, slow: Slow, mib: u64, cache: &Path) -> Result<String> {
+    let (description, machine) = crate::lab::find(lab)?;
+    let fast = mib + BESIDE;
+    let size = last_cache_kib(&machine);
     let cycles = memory(lab)?[0] * slow.latency / 1000;
-    let line = |line: &str| {
-        if line.starts_with("slow = ") { format!("slow = {cycles}\n") } else { format!("{line}\n") }
+    let line = |line: &str| match line.split_once(" = ") {
+        Some(("slow", _)) => format!("slow = {cycles}\n"),
+        Some(("size_kib", kib)) if kib.parse() == Ok(size) => {
+            format!("size_kib = {}\n", size * mib as usize / THESIS_MIB as usize)
+        }
+        _ => format!("{line}\n"),
     };
     let name = Path::new(lab).file_stem().and_then(|name| name.to_str()).unwrap_or(super::LAB);
     let path = cache.join(format!("{name}-fig72-{}.toml", slow.name.to_lowercase()));
@@ -160,6 +173,11 @@ fn with_slow(lab: &str, slow: Slow, fast: u64, cache: &Path) -> Result<String> {
     }
     fs::write(&path, text).with_context(|| format!("cannot write {}", path.display()))?;
     Ok(path.display().to_string())
+}
+
+/// The size of the largest cache in KiB: the last one.
+fn last_cache_kib(machine: &labsim::machine::Machine) -> usize {
+    machine.cache.iter().map(|cache| cache.get_ref().size_kib).max().unwrap_or(0)
 }
 
 /// Gives the guest of a machine an E-state; false: it cannot be reached.
@@ -222,6 +240,21 @@ fn channel(run: &Run) -> Option<(f64, f64)> {
     Some((100.0 * of("busy_cycles")? / of("cycles")?.max(1.0), of("wait_cycles")? / of("lines")?.max(1.0)))
 }
 
+/// Shares of the cycles of the last interval, which is that of E0: instructions of the program, walks of page tables, the hypervisor, and
+/// what the rest waits for, data.
+fn shares(regions: &[Value]) -> Option<[f64; 4]> {
+    let last = regions.iter().filter(|region| region["region"] == INTERVALS - 1);
+    let sum = |sides: &[&str], key: &str| -> u64 {
+        last.clone().flat_map(|region| sides.iter().filter_map(move |side| region[*side][key].as_u64())).sum()
+    };
+    let guest = ["guest_nested", "guest_shadow"];
+    let (host, cycles) = (sum(&["host"], "cycles"), sum(&guest, "cycles"));
+    let (loops, walks) = (sum(&guest, "instructions"), sum(&guest, "walk_cycles"));
+    let all = (host + cycles) as f64;
+    let data = cycles.checked_sub(loops + walks)?;
+    (all > 0.0).then(|| [loops, walks, host, data].map(|part| part as f64 / all))
+}
+
 fn judge(run: &Run) -> Result<[Claim; 2]> {
     let Run { name, slow, curve, .. } = run;
     let (Some((none, cycles)), Some((busy, waited))) = (states(curve), channel(run)) else {
@@ -265,9 +298,12 @@ fn text(lab: &str, mib: u64, runs: &[Run], claims: &[Claim]) -> String {
     let fast = runs.first().map_or(0, |run| run.memory[0]);
     let mut text = format!(
         "{lab}, a store of {mib} MiB: {CPUS} VCPUs read values of {} bytes at random; {} MiB of fast memory\n\
+         as in the thesis: latency and bandwidth, eight states, the last cache's share of {THESIS_MIB} MiB of fast memory\n\
+         ours: how large all that is, VCPUs, values, keys at random, a store in every eighth lookup, {} ms of a state\n\
          M0 (fast): {fast} cycles, {M0_MB_S} MB/s; ",
         64 * LINES,
         mib + BESIDE,
+        EACH as u64 * INTERVAL_MS,
     );
     let mut said = Vec::new();
     for Run { slow, memory, .. } in runs {
@@ -293,6 +329,17 @@ fn text(lab: &str, mib: u64, runs: &[Run], claims: &[Claim]) -> String {
     for Run { name, pages: [fast, waiting], .. } in runs {
         let _ = writeln!(text, "{name}: at E0 {fast} pages are in fast memory, {waiting} hot ones are not");
     }
+    for run in runs {
+        if let (Some((_, cycles)), Some(shares)) = (states(&run.curve), shares(&run.regions)) {
+            let [loops, walks, host, data] = shares.map(|share| share * cycles[STATES - 1] as f64);
+            let _ = writeln!(
+                text,
+                "{}: of a lookup's cycles at E0 {loops:.0} are its instructions, {walks:.0} walks, {data:.0} data, {host:.0} the \
+                 hypervisor's",
+                run.name
+            );
+        }
+    }
     text + &claims_text(claims, "modelled")
 }
 
@@ -310,7 +357,19 @@ mod tests {
             { "to_mib": 32, "lines": 5, "wait_cycles": 900, "busy_cycles": 50, "cycles": 1000 },
             { "to_mib": 4096, "lines": 10, "wait_cycles": 25, "busy_cycles": 400, "cycles": 1000 },
         ]);
-        Run { name: "nested, M1".into(), memory: [200, 500], slow: M1, curve, pages: [12_400, 3], channels }
+        let side = |instructions, walks, cycles| json!({ "instructions": instructions, "walk_cycles": walks, "cycles": cycles });
+        let region =
+            |n, cycles| json!({ "region": n, "guest_nested": side(20, 10, cycles), "host": side(1, 0, 10) });
+        let regions = vec![region(INTERVALS - 1, 90), region(0, 5000), region(INTERVALS - 1, 90)];
+        Run {
+            name: "nested, M1".into(),
+            memory: [200, 500],
+            slow: M1,
+            curve,
+            pages: [12_400, 3],
+            channels,
+            regions,
+        }
     }
 
     #[test]
@@ -360,6 +419,13 @@ mod tests {
         );
         assert!(text.contains("shape  does not hold"));
         assert!(
+            text.contains(
+                "\nnested, M1: of a lookup's cycles at E0 45 are its instructions, 22 walks, 135 data, 22 the hypervisor's\n"
+            ),
+            "{text}"
+        );
+        assert_eq!((shares(&[]), shares(&[json!({ "region": INTERVALS - 1 })])), (None, None));
+        assert!(
             text.contains("\nnested, M1: at E0 12400 pages are in fast memory, 3 hot ones are not\n"),
             "{text}"
         );
@@ -369,9 +435,11 @@ mod tests {
     fn a_machine_has_slower_slow_memory() {
         let cache = tempfile::tempdir().unwrap();
         let [fast, _] = memory(super::super::LAB).unwrap();
-        let path = with_slow(super::super::LAB, M2, 56, cache.path()).unwrap();
+        let path = with_slow(super::super::LAB, M2, 48, cache.path()).unwrap();
         assert_eq!(memory(&path).unwrap(), [fast, fast * 52 / 10]);
         let (_, machine) = crate::lab::find(&path).unwrap();
+        let caches: Vec<_> = machine.cache.iter().map(|cache| cache.get_ref().size_kib).collect();
+        assert_eq!(caches, [32, 32, 256, 12288 * 48 / 512]);
         let ranges = machine.memory.get_ref().range.iter().map(|range| range.get_ref());
         let ranges: Vec<_> = ranges.map(|range| (range.from_mib, range.node, range.bandwidth_mb_s)).collect();
         assert_eq!(ranges, [(0, None, Some(6400)), (32, Some(0), Some(32_000)), (88, None, Some(6400))]);
