@@ -108,7 +108,7 @@ fn judge(mode: &str, outcomes: &[Outcome]) -> Option<Claim> {
     let (clock, apr) = (of("clock")?.refaults, of("apr")?.refaults);
     let less = (clock as f64 - apr as f64) / clock.max(1) as f64;
     Some(claim(
-        "APR has 22.0 % fewer page faults than CLOCK in the mean of its programs; so many fewer pages are to come back here",
+        "APR has 22.0 % fewer page faults than CLOCK in the mean of its programs; here as much less is to come back",
         format!("{mode}: {clock} by clock, {apr} by apr, {:.1} % fewer", 100.0 * less),
         less >= THESIS,
     ))
