@@ -84,7 +84,7 @@ impl<A> Vcpu<A> {
         }
     }
 
-    /// The same once so many times `settle` have passed, which is not at each move.
+    /// The same once `settle` has passed `passed` times, which is not at each move.
     #[cold]
     #[inline(never)]
     fn slide_window_by(&mut self, passed: u64, settle: u64, now: u64) {
