@@ -118,7 +118,8 @@ impl<F: PteFormat, M: TableMemory> Table<F, M> {
             return Found::Hole(GpaRange { start: GpaRange::ALL.end, end: Gpa(u64::MAX) });
         }
         let mut table = self.root;
-        // Of constants, so that the loop is unrolled: on most paths to it this is what an address costs.
+        // By constants the compiler unrolls the loop, which is most of what a lookup costs.
+        const { assert!(ROOT_LEVEL == 4) }
         for level in [4, 3, 2, 1] {
             let raw = self.memory.load(table, index(gpa, level));
             match F::decode(raw, level) {
