@@ -37,6 +37,8 @@ use crate::mem::pieces::{OutOfMemory, Pieces};
 pub const SAMPLES: usize = 32;
 /// Virtual time of an address space between two samples, in nanoseconds.
 pub const SAMPLE_NS: u64 = 100_000_000;
+/// An address space's samples take one part of this many of its virtual time at most: 1 %.
+const SAMPLE_SHARE: u64 = 100;
 /// How far [`Histories::recent`] looks back, in samples.
 pub const RECENT: [usize; 6] = [1, 2, 4, 8, 16, 32];
 /// Frames of a group: what one word of a plane holds.
@@ -72,6 +74,8 @@ struct Ticks {
     /// The number of the latest sample among those of all address spaces, and of the one before.
     number: u64,
     before: u64,
+    /// Nanoseconds that the latest sample has taken so far, and the one before.
+    took_ns: [u64; 2],
 }
 
 /// What is known of the 2 MiB that eight groups are in.
@@ -177,7 +181,7 @@ impl Histories {
     /// The virtual time of an address space begins at 0 again: its number is another one's now.
     pub(super) fn restart(&mut self, space: Space) {
         let ticks = &mut self.ticks[usize::from(space.0)];
-        *ticks = Ticks { next: None, due_ns: SAMPLE_NS, ..*ticks };
+        *ticks = Ticks { next: None, due_ns: SAMPLE_NS, took_ns: [0; 2], ..*ticks };
     }
 
     /// Bytes of host memory for this many frames, regions and address spaces, without the tables of pieces (a 512th of it).

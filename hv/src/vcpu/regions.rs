@@ -94,7 +94,7 @@ pub(super) fn tick<V: Virt, M: HostMemory, H: Host>(
 ) -> u64 {
     let ran_ns = vm.clock.nanos(Tsc(vcpu.ran_until(tsc))).0;
     if ran_ns >= vcpu.phase.look_ns {
-        vcpu.phase.look_ns = look(vcpu, vm, host, tsc, ran_ns).unwrap_or(ran_ns + LATER_NS);
+        vcpu.phase.look_ns = look(vcpu, vm, host, ran_ns).unwrap_or(ran_ns + LATER_NS);
     }
     let left_us = vcpu.phase.look_ns.saturating_sub(ran_ns).div_ceil(1000);
     tsc.saturating_add(left_us.saturating_mul(vm.clock.tsc_khz()) / 1000)
@@ -105,7 +105,6 @@ fn look<V: Virt, M: HostMemory, H: Host>(
     vcpu: &mut Vcpu<V>,
     vm: &Vm<V::NestedFormat, M>,
     host: &mut H,
-    tsc: u64,
     ran_ns: u64,
 ) -> Option<u64> {
     let wanted = match vm.regions.wanted() {
@@ -135,9 +134,9 @@ fn look<V: Virt, M: HostMemory, H: Host>(
     let (root, ns) = (spaces::root(vcpu), ran_ns.saturating_sub(charged_ns));
     let own = records.rounds.as_mut().and_then(|rounds| rounds.ran(vcpu.id, vm_ns, root, ns));
     if engine != Engine::Nested || vcpu.virt.sets_dirty_bits() {
-        next_ns = ran_ns + (sample(vcpu, vm, host, records, (Space::VM, vm_ns), tsc) - vm_ns);
+        next_ns = ran_ns + (sample(vcpu, vm, host, records, (Space::VM, vm_ns)) - vm_ns);
         if let Some(own) = own {
-            next_ns = next_ns.min(ran_ns + (sample(vcpu, vm, host, records, own, tsc) - own.1));
+            next_ns = next_ns.min(ran_ns + (sample(vcpu, vm, host, records, own) - own.1));
         }
     } else if wanted.is_some_and(|wanted| wanted.spaces == Spaces::Cr3) {
         // To charge time as often as with samples.
@@ -186,13 +185,13 @@ fn sample<V: Virt, M: HostMemory, H: Host>(
     host: &mut H,
     records: &mut Records,
     (space, now_ns): (Space, u64),
-    tsc: u64,
 ) -> u64 {
     let due_ns = |histories: &Histories| histories.due_ns(space);
     let due = records.guest.partition().histories().map_or(u64::MAX, due_ns);
     if now_ns < due {
         return due;
     }
+    let began = host.tsc();
     let (scan, changes) = vm.sample(vcpu.id, &mut vcpu.work, records, space, now_ns);
     follow_changes(vcpu, changes);
     if records.rounds.as_mut().is_some_and(|rounds| rounds.sampled(space, scan)) {
@@ -203,7 +202,11 @@ fn sample<V: Virt, M: HostMemory, H: Host>(
         let changes = vm.tier_pass(vcpu.id, &mut vcpu.work, records);
         follow_changes(vcpu, changes);
     }
-    records.scans.took(host.tsc().wrapping_sub(tsc));
+    let ticks = host.tsc().wrapping_sub(began);
+    records.scans.took(ticks);
+    if records.guest.partition_mut().sample_took(space, vm.clock.nanos(Tsc(ticks)).0) {
+        records.scans.put_off += 1;
+    }
     let due = records.guest.partition().histories().map_or(u64::MAX, due_ns);
     due.max(now_ns + SOON_NS)
 }

@@ -220,6 +220,7 @@ fn regions<V: Virt, M: HostMemory>(
         (key::ACCESS_SAMPLES, scans.samples),
         (key::SAMPLE_TICKS, scans.ticks),
         (key::SAMPLE_LONGEST, scans.longest),
+        (key::SAMPLES_PUT_OFF, scans.put_off),
         (key::KNOWN_SPACES, spaces.used),
         (key::SPACES_MADE, spaces.made),
         (key::SPACES_ENDED, spaces.ended),

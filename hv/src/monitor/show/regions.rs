@@ -133,8 +133,8 @@ fn found(records: &Records, answer: &mut dyn Write) -> fmt::Result {
     let scans = &records.scans;
     writeln!(
         answer,
-        "samples of accesses {}, {} ticks, the longest part {}",
-        scans.samples, scans.ticks, scans.longest
+        "samples of accesses {}, {} ticks, the longest part {}; put off {} times, as they took over 1 %",
+        scans.samples, scans.ticks, scans.longest, scans.put_off
     )
 }
 

@@ -3,7 +3,7 @@
 use core::ops::Range;
 
 use super::planes::{bits, equal_bytes, number};
-use super::{BOUNDS, GROUP, GROUPS, Histories, PIECE, Piece, SAMPLE_NS, SAMPLES};
+use super::{BOUNDS, GROUP, GROUPS, Histories, PIECE, Piece, SAMPLE_NS, SAMPLE_SHARE, SAMPLES};
 use crate::arch::addr::Gfn;
 use crate::region::{Rid, Space};
 
@@ -87,6 +87,21 @@ impl Histories {
         if ticks.next.is_some() { 0 } else { ticks.due_ns }
     }
 
+    /// The part of a sample that was taken last has taken this long, in nanoseconds. Where two samples in a row take more than their share of
+    /// [`SAMPLE_NS`], the next one is due as much later: a large working set is sampled less often, and costs no more. One long
+    /// sample alone changes nothing, as the processor may have been taken away in it. Whether the next one is due later.
+    pub(in crate::region) fn took(&mut self, space: Space, ns: u64) -> bool {
+        let ticks = &mut self.ticks[usize::from(space.0)];
+        let [latest, before] = &mut ticks.took_ns;
+        *latest = latest.saturating_add(ns);
+        let more = (*latest).min(*before).saturating_mul(SAMPLE_SHARE).saturating_sub(SAMPLE_NS);
+        let is_later = ticks.next.is_none() && more > 0;
+        if is_later {
+            ticks.due_ns = ticks.due_ns.saturating_add(more);
+        }
+        is_later
+    }
+
     /// Takes a sample of an address space, or goes on with it: for pieces of 2 MiB until `most` of them and of groups in them have been
     /// looked at, at least one piece and at most seven groups more. Intervals that have been missed are left out: nothing is known of them.
     pub(in crate::region) fn scan(
@@ -102,6 +117,7 @@ impl Histories {
             ticks.plane = (ticks.plane + 1) % SAMPLES as u8;
             ticks.next = Some(0);
             ticks.due_ns = virtual_ns.saturating_add(SAMPLE_NS);
+            ticks.took_ns = [0, ticks.took_ns[0]];
             self.number += 1;
             ticks.before = core::mem::replace(&mut ticks.number, self.number);
             source.begin(self.number);

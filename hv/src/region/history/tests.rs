@@ -283,6 +283,29 @@ fn what_is_not_touched_ages() {
     }
 }
 
+#[test]
+fn samples_that_take_long_come_later_and_cost_their_share() {
+    const SHARE_NS: u64 = SAMPLE_NS / 100;
+    let mut partition = Partition::new([Gfn(0)..Gfn(1024)]).unwrap();
+    partition.start_histories().unwrap();
+    let space = partition.add_space().unwrap();
+    let mut source = Accessed::default();
+    // What each sample takes, and after how many of its shares the next one is due.
+    for (n, (took, due)) in
+        [(9, 1), (1, 1), (5, 1), (4, 4), (7, 4), (2, 2), (1, 1), (90, 1)].into_iter().enumerate()
+    {
+        let now_ns = 1000 * SAMPLE_NS * n as u64;
+        // In two parts.
+        let part = partition.scan(Space::VM, now_ns, &mut source, 1);
+        assert!(!part.is_complete && !partition.sample_took(Space::VM, (took - 1) * SHARE_NS));
+        assert!(partition.scan(Space::VM, now_ns + 5, &mut source, u64::MAX).is_complete);
+        assert_eq!(partition.sample_took(Space::VM, SHARE_NS), due > 1, "{n}");
+        let histories = partition.histories().unwrap();
+        assert_eq!(histories.due_ns(Space::VM), now_ns + due * SAMPLE_NS, "{n}");
+        assert_eq!(histories.due_ns(space), SAMPLE_NS, "each has its own");
+    }
+}
+
 /// Samples of the VM, which has frame 100, clear the one bit of the 2 MiB and leave that of frame 5, which is another's.
 #[test]
 fn what_comes_to_an_address_space_is_asked_for_in_its_next_sample() {

@@ -78,6 +78,12 @@ impl Partition {
         done
     }
 
+    /// The part of a sample that [`Partition::scan`] took last has taken this many nanoseconds. Whether the address space's next sample
+    /// is due later for it ([`Histories::took`]).
+    pub fn sample_took(&mut self, space: Space, ns: u64) -> bool {
+        self.histories.as_mut().is_some_and(|histories| histories.took(space, ns))
+    }
+
     /// The working set of a region in quarters of a frame; 0 without histories.
     pub fn working_set(&self, rid: Rid) -> u64 {
         if rid.index() >= self.regions.len() {

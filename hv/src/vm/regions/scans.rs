@@ -63,6 +63,8 @@ impl LargeLeaves {
 pub struct Scans {
     /// Complete samples.
     pub samples: u64,
+    /// Those after which the next one came later, as they took too long.
+    pub put_off: u64,
     /// Groups of 64 frames that were visited.
     pub groups: u64,
     /// Frames whose histories have changed.

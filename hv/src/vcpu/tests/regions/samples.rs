@@ -25,3 +25,23 @@ fn a_sample_that_has_cleared_accessed_bits_has_processors_flush() {
         assert_eq!(sample(&mut scene), (true, true), "{mode:?}");
     }
 }
+
+#[test]
+fn samples_that_take_more_than_their_share_of_the_time_come_later() {
+    // The host's clock goes on by so much each time that it is read: a sample reads it when it begins, and at its end.
+    let taken = |slow: u64| {
+        let mut scene = Scene::new("balance,spaces=vm");
+        let Machine { vm, vcpu, host } = &mut scene.machine;
+        let began = host.cpu.tsc.get();
+        host.slow = slow;
+        for ms in 1..=2_000 {
+            let _next = tick(vcpu, vm, host, began + ms * 1_000_000);
+        }
+        let slot = vm.regions.lock(|| unreachable!("the lock is free"));
+        let scans = &slot.as_ref().unwrap().scans;
+        (scans.samples, scans.put_off)
+    };
+    assert_eq!(taken(0), (21, 0));
+    // 4 ms a sample, but for the first: one in 400 ms after the first three.
+    assert_eq!(taken(4_000_000), (7, 5));
+}
