@@ -74,6 +74,8 @@ struct Ticks {
     /// The number of the latest sample among those of all address spaces, and of the one before.
     number: u64,
     before: u64,
+    /// The source is ready to be asked for the latest sample.
+    is_ready: bool,
     /// Nanoseconds that the latest sample has taken so far, and the one before.
     took_ns: [u64; 2],
 }

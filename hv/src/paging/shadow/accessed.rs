@@ -4,18 +4,26 @@
 //! frame. A leaf that goes (an eviction, a flush by which the guest takes its entry away) takes its bit along: such an access is not seen
 //! unless another follows. Callers: `vm::regions` and the pager, with the lock of the shadow tables.
 
-use super::pool::LARGE_FRAMES;
+use super::pool::{Collected, LARGE_FRAMES};
 use super::{Shadow, TlbFlush};
 use crate::arch::addr::{Hfn, Hpa, PAGE_SHIFT};
 use crate::mem::table_memory::TableMemory;
 use crate::paging::format::PteFormat;
 
 impl<M: TableMemory, F: PteFormat> Shadow<M, F> {
-    /// A sample with this number begins, above those of all samples before: what was used since the last one is noted by frame, and the accessed
-    /// bits of the leaves are cleared. Whether any was; [`Shadow::flush_accessed`] is owed then: processors may go on without setting them
-    /// again. With agile paging all leaves are looked at: processors walk parts of the guest's tables in place of the links to them.
-    pub fn begin_sample(&mut self, number: u64) -> bool {
-        self.pool.collect_accessed(number, self.agile.is_some())
+    /// Takes a part of a sample with this number, above those of all samples that began before, its first or a later one: what was used
+    /// since the last one is noted by frame, and the accessed bits of the leaves are cleared. Call it again until it is complete; what is
+    /// noted is to be asked for then. If bits were cleared [`Shadow::flush_accessed`] is owed: processors may go on without setting
+    /// them again. With agile paging all leaves are looked at: processors walk parts of the guest's tables in place of the links to them.
+    /// It looks at `most` entries, and those of one page more.
+    pub fn collect_sample(&mut self, number: u64, is_first: bool, most: usize) -> Collected {
+        self.pool.collect_accessed(number, is_first, self.agile.is_some(), most)
+    }
+
+    /// A whole sample; whether bits were cleared.
+    #[cfg(test)]
+    pub fn take_sample(&mut self, number: u64) -> bool {
+        self.collect_sample(number, true, usize::MAX).owes
     }
 
     /// In which groups of 64 frames of the 2 MiB around one something was used that was not asked for yet, as samples after that with the

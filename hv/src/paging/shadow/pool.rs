@@ -32,6 +32,7 @@ mod tables;
 mod unfilled;
 mod unmap;
 
+pub use accessed::Collected;
 use accessed::UsedFrames;
 use chunks::Chunks;
 use claims::Head;

@@ -109,17 +109,17 @@ fn accessed_bits_of_a_frame_are_those_of_its_leaves() {
             processor.access(&tables, root, registers, Gva(0), Access::READ).unwrap()
         };
         access(&mut processor);
-        assert!(shadow.begin_sample(1));
+        assert!(shadow.take_sample(1));
         assert_eq!([5, 6, 5].map(|page| shadow.take_used(frame(page), 1)), [1, 0, 0]);
         // It remembers the translation, and sets no bit.
         access(&mut processor);
-        assert!(!shadow.begin_sample(2));
+        assert!(!shadow.take_sample(2));
         assert_eq!(shadow.take_used(frame(5), 1), 0);
         let flush = shadow.flush_accessed();
         assert_eq!(flush, TlbFlush::All);
         processor.flush(flush);
         access(&mut processor);
-        assert!(shadow.begin_sample(3));
+        assert!(shadow.take_sample(3));
         assert_eq!(shadow.take_used(frame(0), u64::MAX), 1 << 5);
     });
 }
@@ -139,7 +139,7 @@ fn bits_of_links_and_of_leaves_are_collected_each_by_itself() {
         let mut number = 0;
         let mut sample = |shadow: &mut Shadow<&Arena, _>, is_all| {
             number += 1;
-            (shadow.pool.collect_accessed(number, is_all), shadow.take_used(frame, 1))
+            (shadow.pool.collect_all(number, is_all), shadow.take_used(frame, 1))
         };
         let _as_filled = sample(shadow, false);
         // As by a processor that keeps a pointer to the page over a sample, or, with agile paging, walks to it through a table of the guest's.

@@ -10,8 +10,11 @@ use crate::region::{Rid, Space};
 /// The access bits of an address space's tables, for all domains: nested tables, or a bitmap that was filled otherwise, as from shadow
 /// tables when a sample begins, or by a log of the processor.
 pub trait AccessSource {
-    /// A sample begins, with a number above those of all samples before.
-    fn begin(&mut self, _number: u64) {}
+    /// A sample begins (`is_first`) or goes on, with a number above those of all samples that began before. Whether it can be asked
+    /// now; otherwise this is to be called again, for the next part.
+    fn begin(&mut self, _number: u64, _is_first: bool) -> bool {
+        true
+    }
 
     /// In which groups of 64 frames of the 2 MiB from `first` on, a multiple of 512, something may have been accessed since the last time that
     /// this was asked for any address space, or since the sample with the number `before` has begun: a bit for each. In the others
@@ -113,15 +116,20 @@ impl Histories {
         regions: &impl Regions,
     ) -> Scan {
         let ticks = &mut self.ticks[usize::from(space.0)];
-        if ticks.next.is_none() {
+        let is_first = ticks.next.is_none();
+        if is_first {
             ticks.plane = (ticks.plane + 1) % SAMPLES as u8;
             ticks.next = Some(0);
             ticks.due_ns = virtual_ns.saturating_add(SAMPLE_NS);
             ticks.took_ns = [0, ticks.took_ns[0]];
             self.number += 1;
             ticks.before = core::mem::replace(&mut ticks.number, self.number);
-            source.begin(self.number);
+            ticks.is_ready = false;
         }
+        if !ticks.is_ready && !source.begin(ticks.number, is_first) {
+            return Scan::default();
+        }
+        ticks.is_ready = true;
         let sample = Sample { space, plane: usize::from(ticks.plane), before: ticks.before };
         let mut from = ticks.next.unwrap_or(0);
         let mut done = Scan::default();

@@ -2,7 +2,7 @@
 //!
 //! There is one scan for all who want to know ([`Vm::sample`]), because it clears what it reads. It is taken in parts,
 //! at each [`SAMPLE_NS`](crate::region::history::SAMPLE_NS) of the VM's virtual time, by whichever VCPU comes first. Parts are of bounded
-//! length, but for what the first one does with shadow tables: it goes over all of their pages that were used.
+//! length: on shadow tables the first ones go over the pages that were used, those that follow ask what was found.
 //!
 //! What must hold: bits that were cleared are set again by the next access. Processors that remember a translation do not set
 //! them, so all that may must flush; the caller is told to, the others have by the time the call returns.
@@ -27,8 +27,10 @@ use crate::region::history::{AccessSource, Asked, GROUP, PIECE, Scan, TOGETHER};
 use crate::region::partition::Partition;
 use crate::vm::{HostMemory, MapChanges, Vm};
 
-/// Pieces of 2 MiB and groups of 64 frames that one part of a sample looks at: 455 MiB if all of it was accessed, 4 GiB if nothing was.
-const PART: u64 = 2048;
+/// Pieces of 2 MiB and groups of 64 frames that one part of a sample looks at: 114 MiB if all of it was accessed, 1 GiB if nothing was.
+const PART: u64 = 512;
+/// Entries of shadow tables that one part of a sample looks at: leaves of 128 MiB.
+const PART_ENTRIES: usize = 1 << 15;
 /// Bytes of RAM for which the lock of the memory is held once to change leaves.
 const PART_BYTES: u64 = 512 << 20;
 /// Pages of a large leaf.
@@ -195,10 +197,11 @@ impl<'a, F: PteFormat<Attr = NestedAttr>, M: TableMemory> Tables<'a, F, M> {
 }
 
 impl<F: PteFormat<Attr = NestedAttr>, M: TableMemory> AccessSource for Tables<'_, F, M> {
-    fn begin(&mut self, number: u64) {
-        if let Some((_, shadow)) = &mut self.shadow {
-            self.shadow_owe |= shadow.begin_sample(number);
-        }
+    fn begin(&mut self, number: u64, is_first: bool) -> bool {
+        let Some((_, shadow)) = &mut self.shadow else { return true };
+        let done = shadow.collect_sample(number, is_first, PART_ENTRIES);
+        self.shadow_owe |= done.owes;
+        done.is_complete
     }
 
     fn touched(&mut self, first: Gfn, before: u64) -> u8 {

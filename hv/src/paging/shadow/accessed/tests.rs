@@ -69,7 +69,7 @@ fn a_large_leaf_is_split_where_pages_move_and_stays_so_until_the_p2m_joins_it() 
             assert!(shadow.take_in_use(frame(511)), "and clears the bit");
             assert!(!shadow.take_in_use(frame(1)));
             touch(&p2m, &mut shadow, 7);
-            assert!(shadow.begin_sample(1) && !shadow.begin_sample(2), "cleared");
+            assert!(shadow.take_sample(1) && !shadow.take_sample(2), "cleared");
             assert_eq!(shadow.take_used(frame(256), 0xf0), 0xf0);
             assert_eq!([256, 260, 264].map(|page| shadow.take_in_use(frame(page))), [true, false, true]);
             assert_eq!(shadow.take_used(frame(256), u64::MAX), u64::MAX << 9 | 0xe);

@@ -3,17 +3,20 @@
 //! A processor sets the accessed bit of each entry that it walks through. So a leaf of a page of level 1 was used since the links to the page
 //! were cleared only if one of them has its bit again. [`Pool::collect_accessed`] goes over the links to such pages, and over the leaves of
 //! those that were used. It clears their bits and notes which frames they lead to; what is asked of these notes costs no look at a leaf.
+//! The pass is taken in parts, so that no VCPU waits long for the lock of the tables.
 
 use super::chunks::Record;
 use super::*;
 use crate::arch::addr::Hpa;
-use crate::mem::table_memory::{TableMemory, which_have};
+use crate::mem::table_memory::{ENTRIES, TableMemory, which_have};
 use crate::paging::format::PteFormat;
 use crate::paging::format::x86::{ACCESSED, LARGE};
 use core::sync::atomic::Ordering;
 
 /// Places at which a piece may stand.
 const PROBES: usize = 16;
+/// The record of a page that is left out takes as long as this many entries.
+const RECORD: usize = 8;
 /// Words with a bit for each frame of a piece.
 const FRAME_WORDS: usize = LARGE_FRAMES as usize / 64;
 
@@ -23,8 +26,28 @@ pub(super) struct UsedFrames {
     /// By hash, some not in use; missing until the first sample.
     places: Option<Pieces<Place>>,
     latest: u64,
-    /// This sample has found no room for a piece: each try costs a look at all places.
+    /// This pass has found no room for a piece: each try costs a look at all places.
     is_full: bool,
+    /// Where a pass goes on; `None`: none has been begun.
+    pass: Option<Pass>,
+}
+
+/// How far a pass has come.
+#[derive(Clone, Copy, Debug, Default)]
+struct Pass {
+    /// It has gone over all links, and goes over leaves.
+    is_at_leaves: bool,
+    next: PageId,
+}
+
+/// What a part of a pass has done.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[must_use = "a pass that is not complete must be continued, and flushes may be owed"]
+pub struct Collected {
+    /// Some bits were cleared: until all processors have flushed they may go on without setting them again.
+    pub owes: bool,
+    /// The pass is complete.
+    pub is_complete: bool,
 }
 
 /// The frames of a piece.
@@ -53,17 +76,21 @@ impl Place {
 }
 
 impl UsedFrames {
-    /// A sample begins: there are places, as many as `first` if there were none. False: there is no memory for them.
-    fn begin(&mut self, number: u64, first: usize) -> bool {
-        if number <= self.latest {
+    /// A part of a sample with this number, its first or a later one. What it goes on with; `None`: the pass is complete, or there is no
+    /// memory for places, of which there are `first` at first. A pass serves all samples that begin before its end.
+    fn begin(&mut self, number: u64, is_first: bool, first: usize) -> Option<Pass> {
+        if is_first && number <= self.latest {
             // Numbers begin again with the records of a VM that was reset.
-            self.places = None;
+            (self.places, self.pass) = (None, None);
         }
-        (self.latest, self.is_full) = (number, false);
+        if is_first && self.pass.is_none() {
+            (self.latest, self.is_full) = (number, false);
+            self.pass = Some(Pass::default());
+        }
         if self.places.is_none() {
             self.places = Pieces::new(first, Place::default).ok();
         }
-        self.places.is_some()
+        self.pass.take_if(|_| self.places.is_some())
     }
 
     /// The place that a piece has or may have.
@@ -136,32 +163,68 @@ impl UsedFrames {
 }
 
 impl<M: TableMemory, F: PteFormat> Pool<M, F> {
-    /// Collects what was used for a sample with this number, above those before, and clears the bits of that; whether any: until all
-    /// processors have flushed they may go on without setting them again. What there is no memory to note stays for a later sample. `is_all`:
-    /// all leaves are looked at, as links do not tell of them.
-    pub(in super::super) fn collect_accessed(&mut self, number: u64, is_all: bool) -> bool {
+    /// Goes on to collect what was used, for a sample with this number, and clears the bits of that. The number of a sample that begins
+    /// (`is_first`) is above those before. What there is no memory to note stays for a later sample. `is_all`: all leaves are looked at, as
+    /// links do not tell of them. It stops when it has looked at `most` entries, after a page.
+    pub(in super::super) fn collect_accessed(
+        &mut self,
+        number: u64,
+        is_first: bool,
+        is_all: bool,
+        most: usize,
+    ) -> Collected {
         let mut used = core::mem::take(&mut self.used_frames);
         let first = (2 * self.lists.len() / LARGE_FRAMES as usize).max(PROBES);
-        let mut owes = false;
-        if used.begin(number, first) {
-            for id in 0..self.used {
-                let page = self.page(id);
-                if page.is_in_use() && page.key.level() == 2 {
-                    owes |= self.collect_links(id, &mut used);
-                }
+        let (mut owes, mut looked_at) = (false, 0);
+        let mut rest = used.begin(number, is_first, first);
+        while let Some(pass) = &mut rest
+            && looked_at < most
+        {
+            if pass.next >= self.used {
+                rest = (!pass.is_at_leaves).then_some(Pass { is_at_leaves: true, next: 0 });
+                continue;
             }
-            for id in 0..self.used {
-                let is_touched = core::mem::take(self.page_mut(id).touched.get_mut());
-                let page = self.page(id);
-                if (is_touched || is_all) && page.is_in_use() && page.key.level() == 1 {
-                    let (any, is_left) = self.collect_leaves(page, &mut used);
+            let (id, is_at_leaves) = (pass.next, pass.is_at_leaves);
+            pass.next += 1;
+            match self.collect_page(id, is_at_leaves, is_all, &mut used) {
+                Some(any) => {
                     owes |= any;
-                    *self.page_mut(id).touched.get_mut() = is_left;
+                    looked_at += ENTRIES;
                 }
+                None => looked_at += RECORD,
             }
         }
+        used.pass = rest;
         self.used_frames = used;
-        owes
+        Collected { owes, is_complete: rest.is_none() }
+    }
+
+    /// A whole pass; whether bits were cleared.
+    #[cfg(test)]
+    pub(in super::super) fn collect_all(&mut self, number: u64, is_all: bool) -> bool {
+        self.collect_accessed(number, true, is_all, usize::MAX).owes
+    }
+
+    /// The same of a page, of its links or its leaves. Whether bits were cleared; `None`: it has none of these, or was not used.
+    fn collect_page(
+        &mut self,
+        id: PageId,
+        is_at_leaves: bool,
+        is_all: bool,
+        used: &mut UsedFrames,
+    ) -> Option<bool> {
+        if !is_at_leaves {
+            let page = self.page(id);
+            return (page.is_in_use() && page.key.level() == 2).then(|| self.collect_links(id, used));
+        }
+        let is_touched = core::mem::take(self.page_mut(id).touched.get_mut());
+        let page = self.page(id);
+        if !((is_touched || is_all) && page.is_in_use() && page.key.level() == 1) {
+            return None;
+        }
+        let (owes, is_left) = self.collect_leaves(page, used);
+        *self.page_mut(id).touched.get_mut() = is_left;
+        Some(owes)
     }
 
     /// The same of the large leaves of a page of level 2. The pages to which its links were used are marked.

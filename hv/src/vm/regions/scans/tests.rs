@@ -73,7 +73,7 @@ fn with_pages(place: impl Fn(u64) -> Hpa, is_large: bool, samples: impl FnOnce(&
             let mut access = Tables::new(None, Some((&p2m, &mut shadow)), &mut scans);
             if !core::mem::replace(&mut has_begun, true) {
                 number += 1;
-                access.begin(number);
+                assert!(access.begin(number, true));
             }
             let touched = access.touched(Gfn(FRAMES), number - 1);
             let asked = Asked { wanted, ..Asked::default() };

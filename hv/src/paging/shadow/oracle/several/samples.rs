@@ -80,9 +80,13 @@ impl<F: Modelled> Several<F> {
             }
         }
         let omits = world.omits.get();
+        let most = 1 << (world.random.borrow_mut().draw() % 14);
         let missed = self.engine(v, |shadow, _, _, _| {
             // Numbers begin again: what older samples have found, and was not asked for, is forgotten.
-            let _is_flushed_in_any_case = shadow.begin_sample(1);
+            let mut part = shadow.collect_sample(1, true, most);
+            while !part.is_complete {
+                part = shadow.collect_sample(1, false, most);
+            }
             // A frame may have been used at several addresses.
             let frames: BTreeSet<Hfn> = due.iter().map(|(_, to)| to.frame()).collect();
             let missed: Vec<Hfn> =

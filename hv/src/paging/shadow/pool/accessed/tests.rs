@@ -13,7 +13,7 @@ const FULL: [u64; FRAME_WORDS] = [u64::MAX; FRAME_WORDS];
 
 fn begun(places: usize) -> UsedFrames {
     let mut used = UsedFrames::default();
-    assert!(used.begin(1, places));
+    assert!(used.begin(1, true, places).is_some());
     used
 }
 
@@ -65,7 +65,7 @@ fn pieces_with_one_hash_make_no_places_and_are_left_out_for_a_sample() {
     let other = (0..).find(|piece| hash(*piece) % PLACES == 100).unwrap();
     assert!(note(&mut used, other), "there is one free");
     // The next sample tries again: by now there is a reason to grow.
-    assert!(used.begin(2, PLACES));
+    assert!(used.begin(2, true, PLACES).is_some());
     let more = (0..).filter(|piece| hash(*piece) % PLACES > 100).take(PLACES / 4);
     assert_eq!(more.filter(|piece| !note(&mut used, *piece)).count(), 0);
     assert!(note(&mut used, alike[PROBES]));
@@ -151,16 +151,70 @@ fn leaves_that_cannot_be_noted_stay_for_a_later_sample() {
     };
     let without = [vec![1], (8..16).collect()].concat();
     pool.page_mut(id).touched = true.into();
-    assert!(pool.collect_accessed(2, false));
+    assert!(pool.collect_all(2, false));
     assert_eq!(accessed(&pool), without, "what was noted is cleared");
     assert_eq!(pool.take_used(Hfn(known + 64), u64::MAX), 0xff03);
     assert_eq!(pool.take_used(Hfn(other), u64::MAX), 0);
     let mut used = core::mem::take(&mut pool.used_frames);
     assert_eq!(pool.collect_leaves(pool.page(id), &mut used), (false, true), "nothing to flush");
     pool.used_frames = used;
-    assert!(pool.collect_accessed(3, false), "the page counts as used still");
+    assert!(pool.collect_all(3, false), "the page counts as used still");
     assert_eq!(accessed(&pool), [0; 0]);
     assert_eq!(pool.take_used(Hfn(known + 64), u64::MAX), 0, "once");
     assert_eq!(pool.take_used(Hfn(other), u64::MAX), 0xff01);
-    assert!(!pool.collect_accessed(4, false));
+    assert!(!pool.collect_all(4, false));
+}
+
+/// The frames of leaves of four pages, two of a link each, in parts: a pass serves each sample that begins before its end.
+#[test]
+fn parts_of_a_pass_find_what_one_pass_finds() {
+    let arena = Arena::new(100);
+    for most in [1, RECORD, ENTRIES, ENTRIES + 1, usize::MAX] {
+        let (mut pool, _, key) = full(&arena);
+        pool.used_frames = UsedFrames::default();
+        pool.begin();
+        let ids: Vec<PageId> = (0..4).map(|n| pool.create(key, Gfn(n))).collect();
+        let fill = |pool: &mut Pool<&Arena, Npt>, id: PageId| {
+            let entry = (u64::from(id) * LARGE_FRAMES + 7) << 12 | PRESENT | ACCESSED;
+            pool.map(id, 7, entry, 0);
+            pool.page_mut(id).touched = true.into();
+        };
+        let used = |pool: &mut Pool<&Arena, Npt>| -> Vec<u64> {
+            ids.iter().map(|&id| pool.take_used(Hfn(u64::from(id) * LARGE_FRAMES), 1 << 7) >> 7).collect()
+        };
+        ids.iter().for_each(|&id| fill(&mut pool, id));
+        let mut parts = 1;
+        let mut done = pool.collect_accessed(5, true, false, most);
+        // Another sample begins meanwhile, and goes on with the same pass.
+        let mut is_first = true;
+        while !done.is_complete {
+            assert!(pool.used_frames.pass.is_some());
+            done = pool.collect_accessed(6, core::mem::take(&mut is_first), false, most);
+            parts += 1;
+            assert!(parts < 1000, "a pass ends");
+        }
+        assert_eq!(parts > 1, most != usize::MAX, "{most}");
+        assert_eq!(used(&mut pool), [1; 4], "{most}");
+        // The first one learns that it is over, and forgets nothing.
+        fill(&mut pool, ids[2]);
+        let after = Collected { owes: false, is_complete: true };
+        assert_eq!(pool.collect_accessed(5, false, false, most), after);
+        assert!(pool.collect_all(7, false));
+        assert_eq!(used(&mut pool), [0, 0, 1, 0], "{most}");
+        assert_eq!(pool.used_frames.latest, 7);
+    }
+}
+
+/// A sample of a VM that was reset begins anew, also in the midst of another's pass.
+#[test]
+fn a_number_that_was_there_before_begins_anew() {
+    let arena = Arena::new(100);
+    let (mut pool, alike, key) = full(&arena);
+    pool.begin();
+    let _page = pool.create(key, Gfn(0));
+    let part = pool.collect_accessed(9, true, false, 1);
+    assert!(!part.is_complete && frames(&pool.used_frames, alike[0]).is_some());
+    let part = pool.collect_accessed(3, true, false, 1);
+    assert!(!part.is_complete && frames(&pool.used_frames, alike[0]).is_none());
+    assert_eq!(pool.used_frames.latest, 3);
 }
