@@ -52,7 +52,7 @@ Examples:
   cargo pal reproduce memory-fig72 --quick
   cargo pal reproduce memory-fig70 --quick --workloads gups,matmul
   cargo pal reproduce memory-evict --quick
-  cargo pal reproduce region-fig18 --quick
+  cargo pal reproduce region-fig18 --quick --seeds 3
   cargo pal reproduce region-fig28 --quick
   cargo pal reproduce region-fig33 --quick
   cargo pal reproduce region-fig38 --quick

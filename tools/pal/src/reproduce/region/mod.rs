@@ -33,6 +33,9 @@ use crate::{
 /// What their file of results is called.
 const KIND: &str = "regions";
 
+/// The figure of what two regions gain.
+const SURFACE: &str = "region-fig18";
+
 /// The figure of what regions cost.
 const COST: &str = "region-fig28";
 
@@ -51,7 +54,7 @@ pub struct Figure {
 /// All of them.
 pub const FIGURES: [Figure; 7] = [
     Figure {
-        name: "region-fig18",
+        name: SURFACE,
         shows: "memlat with two regions that are mapped to two caches, beside one cache",
         labs: &["clovertown-x5365", "westmere-x5660"],
     },
@@ -90,6 +93,11 @@ pub const FIGURES: [Figure; 7] = [
 /// The figure of this name, if it is one of these.
 pub fn find(name: &str) -> Option<&'static Figure> {
     FIGURES.iter().find(|figure| figure.name == name)
+}
+
+/// Whether a figure has points of sizes and visits, each of which may have several runs.
+fn is_grid(figure: &Figure) -> bool {
+    figure.name == COST || figure.name == SURFACE
 }
 
 /// How often regions are looked for in a figure, on a machine with last-level caches of this size.
@@ -132,10 +140,12 @@ fn grid(figure: &Figure, quick: bool) -> Vec<(u32, u32)> {
 pub fn run(figure: &Figure, args: &ReproduceArgs, project: &Project, ui: &Ui) -> Result<u8> {
     // The servers of a web figure are its workloads.
     let has_own = !args.workloads.is_empty() && figure.name != web::NAME;
-    if has_own || args.scale.is_some() || args.seeds != 1 || args.no_kit {
+    let has_runs = is_grid(figure);
+    if has_own || args.scale.is_some() || args.seeds != 1 && !has_runs || args.no_kit {
         return Err(Usage::new(format!(
-            "{}: its programs are its own; only --quick, --lab, --jobs, --json, --again and --output change it",
-            figure.name
+            "{}: its programs are its own; only --quick, --lab, {}--jobs, --json, --again and --output change it",
+            figure.name,
+            if has_runs { "--seeds, " } else { "" }
         ))
         .into());
     }
@@ -165,11 +175,14 @@ pub fn run(figure: &Figure, args: &ReproduceArgs, project: &Project, ui: &Ui) ->
     for lab in labs {
         let setup = Setup::new(&needs, scratch.path(), &lab)?;
         let pace = pace(figure, args.quick, setup.cache_kib());
-        let points: Vec<Point> = grid(figure, args.quick)
-            .into_iter()
-            .map(|(size, visit)| setup.point(pace, size, visit))
+        let grid = grid(figure, args.quick);
+        let of_run = |run| grid.iter().map(move |(size, visit)| (run, *size, *visit));
+        let points: Vec<Point> = (0..args.seeds)
+            .flat_map(of_run)
+            .map(|(run, size, visit)| setup.point(pace, size, visit).again(run))
             .collect();
         let measured = kept.each(figure.name, &points, jobs, ui, |point| setup.perform(point))?;
+        let measured = Measured::medians(measured);
         let claims =
             if figure.name == COST { verdict::cost(&measured) } else { verdict::claims(&lab, &measured) };
         print!("{}", text(figure, &lab, &measured, &claims));
@@ -181,11 +194,11 @@ pub fn run(figure: &Figure, args: &ReproduceArgs, project: &Project, ui: &Ui) ->
     Ok(0)
 }
 
-const HEAD: [&str; 8] =
-    ["each region", "accesses", "conditions", "off", "unify", "gain", "moves/s", "cycles/move"];
+const HEAD: [&str; 9] =
+    ["each region", "accesses", "conditions", "off", "unify", "gain", "of all runs", "moves/s", "cycles/move"];
 
 /// The cells of a row.
-fn cells(measured: &Measured) -> [String; 8] {
+fn cells(measured: &Measured) -> [String; 9] {
     let Measured { point, off, unify, .. } = measured;
     let number = |value: Option<f64>| value.map_or("–".into(), |value| format!("{value:.0}"));
     [
@@ -195,6 +208,10 @@ fn cells(measured: &Measured) -> [String; 8] {
         format!("{:.1} ns", off.ns_per_access),
         format!("{:.1} ns", unify.ns_per_access),
         percent(Some(measured.gain())),
+        measured.gains.map_or("–".into(), |gains| {
+            let [least, most] = gains.map(|gain| percent(Some(gain)));
+            format!("{least} to {most}")
+        }),
         number(unify.moves_per_second()),
         number(unify.cycles_per_move()),
     ]
@@ -270,6 +287,9 @@ fn head(figure: &Figure, args: &ReproduceArgs, processors: &str, more: &str) -> 
     if !args.workloads.is_empty() {
         more_words += &format!(" --workloads {}", args.workloads.join(","));
     }
+    if args.seeds != 1 {
+        more_words += &format!(" --seeds {}", args.seeds);
+    }
     format!(
         "# {}: {}\n\nAfter {PAPER}.\nAll figures are *modelled*: the machine is a [lab machine](../lab.md) with {processors} \
          of\ntwo packages, and time follows its cycles. No access overlaps another one there, so gains are\nlarger than on \
@@ -305,6 +325,9 @@ fn page(figure: &Figure, args: &ReproduceArgs, all: &[(String, Vec<Measured>, Ve
             text += &surface(measured);
         }
         text += &rows_table(&HEAD, &measured.iter().map(cells).collect::<Vec<_>>());
+        if args.seeds != 1 {
+            let _ = writeln!(text, "\nEach row is the run with the median gain of {}.", args.seeds);
+        }
         if let Some(measured) = measured.first() {
             let _ = writeln!(text, "\nParameters:\n{}", words(&measured.point.regions));
         }

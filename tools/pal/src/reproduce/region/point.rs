@@ -34,6 +34,8 @@ pub struct Point {
     pub regions: String,
     /// How often regions are looked for, and for how long it runs.
     pub pace: Pace,
+    /// Which of the runs of the same it is, from 0 on.
+    run: u32,
     mhz: u32,
     inputs: String,
 }
@@ -69,6 +71,8 @@ pub struct Measured {
     pub off: Run,
     /// With them.
     pub unify: Run,
+    /// The least and the greatest gain of all runs of the same, if it is their median.
+    pub gains: Option<[f64; 2]>,
 }
 
 /// How often regions are looked for, and for how long a run lasts; all in modelled milliseconds.
@@ -152,14 +156,14 @@ impl Setup {
         &self.memlat
     }
 
-    /// A point: regions of this many eighths of a cache, visits of 2^`visit` accesses.
+    /// A point, the first of its runs: regions of this many eighths of a cache, visits of 2^`visit` accesses.
     pub fn point(&self, pace: Pace, size: u32, visit: u32) -> Point {
         let cache_kib = self.cache_kib();
         let regions = format!("unify,{}", super::parameters(self, pace));
         let kib = cache_kib * u64::from(size) / 8;
         let text = format!("{} {kib} {visit} {regions} {} {}", self.inputs, pace.warm, pace.measured);
         let (lab, mhz) = (self.lab.clone(), self.mhz());
-        Point { lab, size, kib, visit, regions, pace, mhz, inputs: bootimg::sha256(text.as_bytes()) }
+        Point { lab, size, kib, visit, regions, pace, run: 0, mhz, inputs: bootimg::sha256(text.as_bytes()) }
     }
 
     /// Runs a point.
@@ -169,7 +173,7 @@ impl Setup {
     pub fn perform(&self, point: &Point) -> Result<Measured> {
         let off = self.perform_off(point)?;
         let unify = self.execute(point, &point.regions, point.pace.warm)?;
-        Ok(Measured { point: point.clone(), off, unify })
+        Ok(Measured { point: point.clone(), off, unify, gains: None })
     }
 
     /// Runs it without regions only.
@@ -251,13 +255,19 @@ impl Point {
     pub fn mhz(&self) -> u32 {
         self.mhz
     }
+
+    /// The same again: memlat has other frames in each boot, and so other conflicts in the caches.
+    pub fn again(&self, run: u32) -> Point {
+        let inputs = if run == 0 { self.inputs.clone() } else { format!("{} {run}", self.inputs) };
+        Point { run, inputs: bootimg::sha256(inputs.as_bytes()), ..self.clone() }
+    }
 }
 
 impl kept::Run for Point {
     type Outcome = Measured;
 
     fn name(&self) -> String {
-        format!("{}, 2 × {} KiB, visits of 2^{}", self.lab, self.kib, self.visit)
+        format!("{}, 2 × {} KiB, visits of 2^{}, run {}", self.lab, self.kib, self.visit, self.run + 1)
     }
 
     fn inputs(&self) -> &str {
@@ -283,6 +293,27 @@ impl Measured {
         self.off.ns_per_access / self.unify.ns_per_access
     }
 
+    /// Of all runs of a point the one with the median gain, in the order of the first of each.
+    pub fn medians(all: Vec<Measured>) -> Vec<Measured> {
+        let mut points: Vec<Vec<Measured>> = Vec::new();
+        for measured in all {
+            let is_same = |other: &Measured| {
+                (other.point.kib, other.point.visit) == (measured.point.kib, measured.point.visit)
+            };
+            match points.iter_mut().find(|runs| is_same(&runs[0])) {
+                Some(runs) => runs.push(measured),
+                None => points.push(vec![measured]),
+            }
+        }
+        let median = |mut runs: Vec<Measured>| {
+            runs.sort_by(|a, b| a.gain().total_cmp(&b.gain()));
+            let gains = [runs[0].gain(), runs[runs.len() - 1].gain()];
+            let middle = runs.swap_remove(runs.len() / 2);
+            Measured { gains: (!runs.is_empty()).then_some(gains), ..middle }
+        };
+        points.into_iter().map(median).collect()
+    }
+
     /// The same for people.
     fn gain_text(&self) -> String {
         let moves = self.unify.moves_per_second().unwrap_or(0.0);
@@ -299,7 +330,7 @@ impl Measured {
     /// From the file.
     fn of(point: &Point, document: &Value) -> Option<Measured> {
         let (off, unify) = (Run::of(&document["off"])?, Run::of(&document["unify"])?);
-        Some(Measured { point: point.clone(), off, unify })
+        Some(Measured { point: point.clone(), off, unify, gains: None })
     }
 }
 
@@ -325,10 +356,11 @@ impl Measured {
             visit,
             regions: "unify".into(),
             pace: Pace::DENSE,
+            run: 0,
             mhz: 3000,
             inputs: "x".into(),
         };
-        Measured { point, off: run(100.0), unify: run(100.0 / gain) }
+        Measured { point, off: run(100.0), unify: run(100.0 / gain), gains: None }
     }
 }
 
@@ -353,6 +385,19 @@ mod tests {
             run_of("memlat: right", &stats).is_none()
                 && run_of(&LINE.replace("4000000", "0"), &stats).is_none()
         );
+    }
+
+    #[test]
+    fn a_point_is_the_median_of_its_runs() {
+        let runs = [(6, 14, 4.0), (6, 9, 1.0), (6, 14, 2.0), (6, 14, 3.5), (6, 9, 0.9)];
+        let all = runs.map(|(size, visit, gain)| Measured::made_up(size, visit, gain)).into();
+        let medians = Measured::medians(all);
+        let of = |n: usize| (medians[n].point.visit, medians[n].gain(), medians[n].gains);
+        assert_eq!((medians.len(), of(0)), (2, (14, 3.5, Some([2.0, 4.0]))));
+        assert_eq!(of(1).2, Some([0.9, 1.0]));
+        assert_eq!(Measured::medians(vec![Measured::made_up(6, 14, 2.0)])[0].gains, None);
+        let first = Measured::made_up(6, 14, 2.0).point;
+        assert_ne!(kept::Run::inputs(&first.again(1)), kept::Run::inputs(&first.again(2)));
     }
 
     #[test]
