@@ -13,12 +13,16 @@ use crate::region::partition::Partition;
 const WINDOW_NS: u64 = 100_000_000;
 /// Pages that are counted.
 const COUNTERS: usize = 16;
+/// Of the index of counters: half of its places are empty at least, so that a search ends soon.
+const PLACES: usize = 2 * COUNTERS;
 
 /// Moves of VCPUs between caches while an address space was theirs; each has its own.
 #[derive(Clone, Debug, Default)]
 pub struct Moves {
     until_ns: u64,
     pages: ArrayVec<(Gfn, u32), COUNTERS>,
+    /// One more than the index of a page's counter, from the place of the page's hash on; 0 ends a search.
+    places: [u8; PLACES],
     /// Moves since [`Moves::take`].
     moves: u64,
     excluded: u64,
@@ -34,12 +38,14 @@ impl Moves {
         if now_ns >= self.until_ns {
             self.until_ns = now_ns.saturating_add(WINDOW_NS);
             self.pages.clear();
+            self.places = [0; PLACES];
         }
         let at = self.count(gfn)?;
         if self.pages[at].1 <= most {
             return None;
         }
         self.pages.swap_remove(at);
+        self.index();
         // Refused in a region of the guest's, which the guest has asked for.
         let effects = partition.exclude(gfn).ok();
         self.excluded += u64::from(effects.is_some());
@@ -48,16 +54,45 @@ impl Moves {
 
     /// Counts a page, and returns its counter if it has one.
     fn count(&mut self, gfn: Gfn) -> Option<usize> {
-        if let Some(at) = self.pages.iter().position(|(own, _)| *own == gfn) {
-            self.pages[at].1 += 1;
-            return Some(at);
+        match self.find(gfn) {
+            Ok(at) => {
+                self.pages[at].1 += 1;
+                Some(at)
+            }
+            Err(place) if self.pages.try_push((gfn, 1)).is_ok() => {
+                self.places[place] = self.pages.len() as u8;
+                Some(self.pages.len() - 1)
+            }
+            Err(_) => {
+                self.pages.iter_mut().for_each(|(_, count)| *count -= 1);
+                self.pages.retain(|(_, count)| *count != 0);
+                self.index();
+                None
+            }
         }
-        if self.pages.try_push((gfn, 1)).is_ok() {
-            return Some(self.pages.len() - 1);
+    }
+
+    /// A page's counter; without one the place in the index where that would be.
+    fn find(&self, gfn: Gfn) -> Result<usize, usize> {
+        // Multiplicative hashing by the golden ratio.
+        let mut place = (gfn.0.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> (64 - PLACES.ilog2())) as usize;
+        while let Some(at) = usize::from(self.places[place]).checked_sub(1) {
+            if self.pages[at].0 == gfn {
+                return Ok(at);
+            }
+            place = (place + 1) % PLACES;
         }
-        self.pages.iter_mut().for_each(|(_, count)| *count -= 1);
-        self.pages.retain(|(_, count)| *count != 0);
-        None
+        Err(place)
+    }
+
+    /// Makes the index: counters have gone.
+    fn index(&mut self) {
+        self.places = [0; PLACES];
+        for at in 0..self.pages.len() {
+            if let Err(place) = self.find(self.pages[at].0) {
+                self.places[place] = at as u8 + 1;
+            }
+        }
     }
 
     /// Moves since the last call.
@@ -68,5 +103,42 @@ impl Moves {
     /// Pages that were excluded.
     pub fn excluded(&self) -> u64 {
         self.excluded
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    /// The same by a search through all counters.
+    fn count_plainly(pages: &mut Vec<(Gfn, u32)>, gfn: Gfn) -> Option<u32> {
+        if let Some((_, count)) = pages.iter_mut().find(|(own, _)| *own == gfn) {
+            *count += 1;
+            return Some(*count);
+        }
+        if pages.len() < COUNTERS {
+            pages.push((gfn, 1));
+            return Some(1);
+        }
+        pages.iter_mut().for_each(|(_, count)| *count -= 1);
+        pages.retain(|(_, count)| *count != 0);
+        None
+    }
+
+    proptest! {
+        #[test]
+        fn pages_are_counted_as_by_a_search_through_all(
+            touched in prop::collection::vec((0u64..40, 0u64..4), 0..600),
+        ) {
+            let (mut moves, mut pages) = (Moves::default(), Vec::new());
+            for (page, times) in touched {
+                // Most often one of a few.
+                let gfn = Gfn(if times == 0 { page } else { page % 5 } << 20);
+                let counted = moves.count(gfn).map(|at| moves.pages[at].1);
+                prop_assert_eq!(counted, count_plainly(&mut pages, gfn));
+            }
+            prop_assert_eq!(moves.pages.as_slice(), pages.as_slice());
+        }
     }
 }
