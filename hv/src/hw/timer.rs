@@ -67,9 +67,8 @@ impl Timer {
 
     /// Counts of the one-shot mode that last at least `ticks`, as far as the counter reaches; never 0.
     fn counts(&self, ticks: u64) -> u32 {
-        let exact = u128::from(ticks) * u128::from(self.ratio);
-        let counts = exact.div_ceil(1 << FRACTION);
-        u32::try_from(counts).unwrap_or(u32::MAX).max(1)
+        let whole = (u128::from(ticks) * u128::from(self.ratio)) >> FRACTION;
+        u32::try_from(whole).unwrap_or(u32::MAX).saturating_add(1)
     }
 }
 

@@ -125,10 +125,17 @@ pub struct PcpuClock<'a> {
 }
 
 impl PcpuClock<'_> {
-    /// As [`ModelledClock::now`], by the PCPU itself.
+    /// As [`ModelledClock::now`], by the PCPU itself. The host's TSC is mostly not asked for.
     #[inline]
-    pub fn now(&self, at: Reading) -> u64 {
-        self.clock.now_by(self.part, at)
+    pub fn now(&self, cycles: u64, tsc: impl FnOnce() -> u64) -> u64 {
+        self.clock.now_by(self.part, cycles, tsc)
+    }
+
+    /// As [`ModelledClock::resume`], by the PCPU itself, which is `pcpu`.
+    #[inline]
+    pub fn resume(&self, pcpu: usize, cycles: u64, tsc: impl FnOnce() -> u64) {
+        self.clock.set_busy(pcpu, tsc);
+        self.clock.begin_at(self.part, cycles);
     }
 
     /// For when to arm the host's timer, in its TSC, so that it interrupts about when the time is `deadline`; rather early than
@@ -176,7 +183,7 @@ impl ModelledClock {
     #[inline]
     pub fn now(&self, pcpu: usize, at: Reading) -> u64 {
         match self.parts.get(pcpu) {
-            Some(part) => self.now_by(part, at),
+            Some(part) => self.now_by(part, at.cycles, || at.tsc),
             None => self.plain(at.tsc),
         }
     }
@@ -187,17 +194,17 @@ impl ModelledClock {
     }
 
     #[inline]
-    fn now_by(&self, part: &Part, at: Reading) -> u64 {
+    fn now_by(&self, part: &Part, cycles: u64, tsc: impl FnOnce() -> u64) -> u64 {
         if self.is_plain.load(Ordering::Acquire) {
-            return self.plain(at.tsc);
+            return self.plain(tsc());
         }
         // The PCPU has executed instructions since, each of which takes a cycle: a counter that works has moved.
-        if part.last.load(Ordering::Relaxed) == at.cycles {
-            return self.silent(part, at);
+        if part.last.load(Ordering::Relaxed) == cycles {
+            return self.silent(part, Reading { cycles, tsc: tsc() });
         }
-        part.last.store(at.cycles, Ordering::Relaxed);
+        part.last.store(cycles, Ordering::Relaxed);
         part.silent.store(0, Ordering::Relaxed);
-        self.publish(part, at.cycles)
+        self.publish(part, cycles)
     }
 
     /// The time by this PCPU's counter, or a later one that another has read.
@@ -206,11 +213,14 @@ impl ModelledClock {
         let own = part.base.load(Ordering::Relaxed).wrapping_add(cycles);
         // Acquire and release: a PCPU that has seen a time in memory and reads the clock then reads no earlier one.
         let latest = self.latest.fetch_max(own, Ordering::AcqRel);
-        if latest.saturating_sub(own) > LAG {
+        if latest <= own {
+            return own;
+        }
+        if latest - own > LAG {
             // It was halted or kept from running. It does not have to make up for all of that.
             part.base.store((latest - LAG).wrapping_sub(cycles), Ordering::Relaxed);
         }
-        latest.max(own)
+        latest
     }
 
     /// The counter did not move since the last reading.
@@ -290,33 +300,40 @@ impl ModelledClock {
 
     /// PCPU `pcpu`, which executes this, was halted, or begins.
     pub fn resume(&self, pcpu: usize, at: Reading) {
+        self.set_busy(pcpu, || at.tsc);
+        if let Some(part) = self.parts.get(pcpu) {
+            self.begin_at(part, at.cycles);
+        }
+    }
+
+    #[inline]
+    fn set_busy(&self, pcpu: usize, tsc: impl FnOnce() -> u64) {
         let mut activity = self.activity.lock();
         if activity.busy == 0 && !self.is_plain.load(Ordering::Relaxed) {
             // TSCs of PCPUs may differ by a little.
-            let passed = self.from_host.of(at.tsc.saturating_sub(activity.since));
+            let passed = self.from_host.of(tsc().saturating_sub(activity.since));
             self.latest.fetch_add(passed, Ordering::AcqRel);
         }
         let was = activity.states.get_mut(pcpu).map(|state| core::mem::replace(state, State::Busy));
         if was != Some(State::Woken) {
             activity.busy += 1;
         }
-        drop(activity);
-        if let Some(part) = self.parts.get(pcpu) {
-            // What it was charged before is no time of this clock.
-            let latest = self.latest.load(Ordering::Acquire);
-            part.base.store(latest.wrapping_sub(at.cycles), Ordering::Relaxed);
-            part.rate_from_tsc.store(0, Ordering::Relaxed);
-        }
+    }
+
+    /// What a PCPU was charged before is no time of this clock.
+    #[inline]
+    fn begin_at(&self, part: &Part, cycles: u64) {
+        let latest = self.latest.load(Ordering::Acquire);
+        part.base.store(latest.wrapping_sub(cycles), Ordering::Relaxed);
+        part.rate_from_tsc.store(0, Ordering::Relaxed);
     }
 
     #[inline]
     fn host_deadline(&self, part: &Part, tsc: u64, deadline: u64, is_halted: bool) -> u64 {
-        let now = match self.is_plain.load(Ordering::Relaxed) {
-            false => self.latest.load(Ordering::Relaxed),
-            true => self.plain(tsc),
-        };
+        let is_plain = self.is_plain.load(Ordering::Relaxed);
+        let now = if is_plain { self.plain(tsc) } else { self.latest.load(Ordering::Relaxed) };
         let left = deadline.saturating_sub(now);
-        if is_halted || self.is_plain.load(Ordering::Relaxed) {
+        if is_halted || is_plain {
             return tsc.saturating_add(self.to_host.of(left));
         }
         let (rate, least) = self.measure(part, now, tsc);
@@ -328,26 +345,28 @@ impl ModelledClock {
     /// Host ticks for a modelled cycle: half of what was known, and half of what has been since they were measured last; and the
     /// least that they were.
     fn measure(&self, part: &Part, now: u64, tsc: u64) -> (Ratio, Ratio) {
-        let (last, last_tsc) =
-            (part.rate_from.load(Ordering::Relaxed), part.rate_from_tsc.load(Ordering::Relaxed));
-        let (cycles, ticks) = (now.saturating_sub(last), tsc.saturating_sub(last_tsc));
         let (mut rate, mut least) = (part.rate.load(Ordering::Relaxed), part.least.load(Ordering::Relaxed));
-        let is_new = last_tsc == 0 || cycles >= self.measured;
-        if is_new && last_tsc != 0 && ticks > 0 {
-            // The bounds keep a timer alive whatever happened meanwhile.
-            let (slowest, fastest) =
-                (self.to_host.0.saturating_mul(256).max(1), (self.to_host.0 >> 8).max(1));
-            let measured = Ratio::new(ticks, cycles).0.clamp(fastest, slowest);
-            rate = rate / 2 + measured / 2;
-            // So slowly that the last tenths of a second count.
-            least = least.saturating_add(least >> 12).min(measured);
-            part.rate.store(rate, Ordering::Relaxed);
-            part.least.store(least, Ordering::Relaxed);
+        let last_tsc = part.rate_from_tsc.load(Ordering::Relaxed);
+        if last_tsc != 0 {
+            let cycles = now.saturating_sub(part.rate_from.load(Ordering::Relaxed));
+            if cycles < self.measured {
+                return (Ratio(rate), Ratio(least));
+            }
+            let ticks = tsc.saturating_sub(last_tsc);
+            if ticks > 0 {
+                // The bounds keep a timer alive whatever happened meanwhile.
+                let (slowest, fastest) =
+                    (self.to_host.0.saturating_mul(256).max(1), (self.to_host.0 >> 8).max(1));
+                let measured = Ratio::new(ticks, cycles).0.clamp(fastest, slowest);
+                rate = rate / 2 + measured / 2;
+                // So slowly that the last tenths of a second count.
+                least = least.saturating_add(least >> 12).min(measured);
+                part.rate.store(rate, Ordering::Relaxed);
+                part.least.store(least, Ordering::Relaxed);
+            }
         }
-        if is_new {
-            part.rate_from.store(now, Ordering::Relaxed);
-            part.rate_from_tsc.store(tsc, Ordering::Relaxed);
-        }
+        part.rate_from.store(now, Ordering::Relaxed);
+        part.rate_from_tsc.store(tsc, Ordering::Relaxed);
         (Ratio(rate), Ratio(least))
     }
 }

@@ -53,13 +53,12 @@ impl<B: Backend, const LAB: bool> Pcpu<B, LAB> {
             let instructions = self.host_instructions();
             self.moves.halts(counts, instructions);
         }
-        let lab_time = self.lab_time();
-        if let Some(time) = lab_time {
+        if let Some(time) = self.lab_time() {
             time.halt(self.cpu.index);
         }
         // SAFETY: the IDT is loaded and no lock is held that a handler takes (handlers take none).
         unsafe { cpu::wait_for_interrupt() }
-        if let Some(time) = lab_time {
+        if let Some(time) = self.pcpu_time() {
             time.resume(self.cpu.index);
         }
         self.look()

@@ -33,17 +33,18 @@ impl PcpuTime {
     /// The time. The PCPU itself executes this.
     #[inline]
     pub fn now(&self) -> u64 {
-        self.clock.now(self.read())
+        self.clock.now(self.counters.cycles(), cpu::rdtsc_unordered)
+    }
+
+    /// As [`LabTime::resume`], by the PCPU itself.
+    #[inline]
+    pub fn resume(&self, pcpu: u32) {
+        self.clock.resume(pcpu as usize, self.counters.cycles(), cpu::rdtsc_unordered);
     }
 
     /// The host's TSC for a timer of the PCPU, which executes this and has just read the time: [`PcpuClock::host_deadline`].
     pub fn host_deadline(&self, tsc: u64, deadline: u64, is_halted: bool) -> u64 {
         self.clock.host_deadline(tsc, deadline, is_halted)
-    }
-
-    #[inline]
-    fn read(&self) -> Reading {
-        Reading { cycles: self.counters.cycles(), tsc: cpu::rdtsc_unordered() }
     }
 }
 

@@ -134,12 +134,12 @@ impl<B: Backend, const LAB: bool> Pcpu<B, LAB> {
 
     /// The same, to read the time.
     #[inline(always)]
-    fn pcpu_time(&self) -> Option<&PcpuTime> {
+    pub(super) fn pcpu_time(&self) -> Option<&PcpuTime> {
         if LAB { self.time.as_ref() } else { None }
     }
 
     /// Arms the timer for this or what else is due earlier; when that is. `is_halted`: the PCPU will be halted meanwhile.
-    #[inline]
+    #[inline(always)]
     pub(super) fn arm(&mut self, deadline: u64, is_halted: bool) -> u64 {
         let next = self.sleepers.iter().fold(deadline.min(self.until), |next, (at, _)| next.min(*at));
         // Arming costs a write to the APIC, and mostly the same deadline is asked for again. When modelled time comes to the
