@@ -111,8 +111,9 @@ pub(super) fn closed<V: Virt, M: HostMemory, H: Host>(
     let frame = gpa.frame();
     let partition = records.guest.partition();
     let rid = partition.region_of(frame).unwrap_or(Rid::POOL);
-    let owner = partition.owner_of(rid).unwrap_or(Owner::Vm);
-    let is_open = match partition.kind_of(rid) {
+    let info = partition.info(rid);
+    let owner = info.map_or(Owner::Vm, |info| info.owner);
+    let is_open = match info.map(|info| info.kind) {
         Some(Kind::Local(home)) => home.number() == host.cache_domain(),
         _ => true,
     };

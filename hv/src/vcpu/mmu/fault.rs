@@ -81,6 +81,9 @@ pub fn page_fault<V: Virt, M: HostMemory, H: Host>(
         ShadowOutcome::GuestFault(error) if alone && vcpu.work & work::PAGER == 0 => {
             reflect(vcpu, gva, error)
         }
+        ShadowOutcome::Closed(gpa, home) if vcpu.work & work::PAGER == 0 => {
+            micro::closed(ExitContext { vcpu, vm, host, tsc }, gpa, home)
+        }
         _ => answer(ExitContext { vcpu, vm, host, tsc }, outcome, &state, (gva, error), alone),
     }
 }
