@@ -17,6 +17,10 @@ pub enum Step {
     CompareShadowed,
     /// A page that was left alone when the guest came back from nested tables is compared when it is linked.
     CompareDeferred,
+    /// INVLPG compares its entry in the tables of other cache domains, too.
+    CompareOtherTrees,
+    /// A change to the tables of another cache domain compares unsync tables, if the guest has taken a fault.
+    CompareAfterFault,
     /// In a phase entries are filled ahead only where their pages are open.
     AskPrefetched,
     /// A write to a table fills no entry of a phase's tables.

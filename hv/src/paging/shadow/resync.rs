@@ -5,6 +5,7 @@
 //! and dirty bits changed is corrected, all others go, and a fault fills them again.
 
 use super::Shadow;
+use super::left_out::Step;
 use super::pool::{PageId, is_stale};
 use super::role::{Controls, HOST_WRITABLE, Key};
 use super::slow_path::index;
@@ -164,8 +165,8 @@ impl<M: TableMemory, F: PteFormat> Shadow<M, F> {
             self.sync_address(memory, gva);
             return self.flush_dropped_links();
         }
-        // The comparison is by table and not by shadow page: a table may have several, for other rights or registers, and the
-        // guest's INVLPG is a promise about its entry in all of them.
+        // The comparison is by table and not by shadow page: a table may have several, for other rights, registers or sets of
+        // tables, and the guest's INVLPG is a promise about its entry in all of them ([`Shadow::load_in_tree`] counts on that).
         let table = self.table_of_leaves(gva);
         let number = table.map(|id| self.pool.page(id).key.number());
         let at = index(gva, 1);
@@ -173,6 +174,9 @@ impl<M: TableMemory, F: PteFormat> Shadow<M, F> {
             let Unsync { id, number: own, .. } = self.unsync[n];
             // Without a table the address may belong to any of them.
             if number.is_some_and(|number| number != own) {
+                continue;
+            }
+            if self.left_out.is(Step::CompareOtherTrees) && self.pool.page(id).key.tree() != self.tree {
                 continue;
             }
             self.resync_entry(memory, id, at);

@@ -1,6 +1,7 @@
 //! The root for the guest's registers.
 
 use super::fault::AddressSpace;
+use super::left_out::Step;
 use super::pool::PageId;
 use super::role::{Allowed, Controls, Key, Role, Source};
 use super::shootdown::View;
@@ -112,10 +113,47 @@ impl<M: TableMemory, F: PteFormat> Shadow<M, F> {
     /// flushed that the guest's change of registers flushes.
     #[inline(always)]
     pub fn load_recent(&mut self, registers: &Registers) -> Option<(Root, TlbFlush)> {
-        // No page is made, so that it does not matter whether the pool is short.
         if !self.unsync.is_empty() || self.dying.is_some() {
             return None;
         }
+        let root = self.use_recent(registers)?;
+        Some((root, self.pool.take_owed_and_all()))
+    }
+
+    /// The VCPU in service goes on with the tables of this key and the same registers: the root there, as by
+    /// [`Shadow::load_recent`]. `None`: it must [`load`](Self::load). The caller flushes everything in the processor in any
+    /// case. `has_faulted`: the guest may have taken a page fault on this VCPU since all unsync tables were compared on its
+    /// behalf.
+    ///
+    /// A change of the set of tables is no flush of the guest's, so unsync tables need not be compared. What must hold is that no
+    /// entry of the other set is older than this VCPU's last flush of its address:
+    ///
+    /// - A load of CR3, or any other flush of everything, compares all unsync tables. INVLPG compares its entry in all shadow pages
+    ///   of the table. In both cases that is in all sets, whichever the VCPU uses; and a page to which nothing leads is compared
+    ///   when it is linked. So an entry is as the guest's was at the flush, or was filled later.
+    /// - A page fault that the guest takes is a flush of its address, too, without an exit of its own, and compares nothing: then
+    ///   the unsync tables are. Where processors deliver faults by themselves, the hypervisor does not know.
+    /// - A fault that only fills an entry tells the guest nothing: it may have used a new translation and use the old one
+    ///   again, until it flushes (Intel SDM 3, 4.10.4.4).
+    /// - With tables above level 1 that are unsync or nested, flushes reach what is below the root in use.
+    #[inline(always)]
+    pub fn load_in_tree(&mut self, tree: TreeKey, registers: &Registers, has_faulted: bool) -> Option<Root> {
+        self.tree = tree;
+        let may_be_older = (has_faulted && !self.left_out.is(Step::CompareAfterFault))
+            || F::FILTERS_FAULTS
+            || self.pool.upper_unsync;
+        if !self.unsync.is_empty() && may_be_older || self.dying.is_some() {
+            return None;
+        }
+        let root = self.use_recent(registers)?;
+        let _by_the_caller = self.pool.take_owed_and_all();
+        Some(root)
+    }
+
+    /// The VCPU uses the root that was found for these registers lately, if there is nothing to do for that.
+    #[inline(always)]
+    fn use_recent(&mut self, registers: &Registers) -> Option<Root> {
+        // No page is made, so that it does not matter whether the pool is short.
         let (id, key) = self.recent.find(registers, self.tree)?;
         // What `change_meaning` finds is the same, then.
         if key.is_top() || !key.reads_entries_as(self.recent.means?) {
@@ -124,7 +162,7 @@ impl<M: TableMemory, F: PteFormat> Shadow<M, F> {
         let frame = self.pool.use_root(id, key)?;
         self.statistics.roots_found += 1;
         self.recent.means = Some(key.controls_and_kind());
-        Some((Root { frame, long: true }, self.pool.take_owed_and_all()))
+        Some(Root { frame, long: true })
     }
 
     /// Whether a flush of everything by the guest that leaves its root alone is all that is to be done for it: no entries may have
@@ -230,3 +268,6 @@ pub(super) fn root_key(
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

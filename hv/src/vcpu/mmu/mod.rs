@@ -71,6 +71,8 @@ pub struct Mmu {
     tree: TreeKey,
     /// The root must be found again before the next entry.
     reload: bool,
+    /// Exceptions that the guest had taken when unsync tables were compared last, or a later number without faults in between.
+    faults_in_step: u64,
     /// The root lies where the processor cannot reach it.
     out_of_reach: bool,
     /// The page that the shadow tables guard for this VCPU.
@@ -95,6 +97,7 @@ impl Default for Mmu {
             nested_step: NestedStep::None,
             tree: TreeKey::FIRST,
             reload: false,
+            faults_in_step: 0,
             out_of_reach: false,
             guarded: None,
             refill_window: None,
@@ -216,6 +219,12 @@ pub(super) fn shadowed_state<V: Virt, M: HostMemory>(
     PagingState { cr4: state.cr4 | cr4::PGE, ..state }
 }
 
+/// Those registers of it that a root depends on, with this CR0.
+#[inline(always)]
+fn shadowed_registers<V: Virt>(vcpu: &Vcpu<V>, cr0: u64) -> Registers {
+    Registers { cr0, cr3: vcpu.virt.cr3(), cr4: vcpu.virt.cr4() | cr4::PGE, efer: vcpu.virt.efer() }
+}
+
 /// Finds the shadow root for the guest's registers and hands it to the processor.
 pub fn load<V: Virt, M: HostMemory>(vcpu: &mut Vcpu<V>, vm: &Vm<V::NestedFormat, M>) {
     vcpu.mmu.reload = false;
@@ -246,19 +255,7 @@ pub fn load_recent<V: Virt, M: HostMemory>(
     let Some(mut shadow) = vm.shadow.try_write() else { return false };
     let Some(shadow) = &mut *shadow else { return false };
     shadow.switch_vcpu(vcpu.id);
-    load_recent_from(vcpu, shadow, cr0)
-}
-
-/// The same of these tables, in which the VCPU is in service.
-#[inline(always)]
-fn load_recent_from<V: Virt, M: TableMemory>(
-    vcpu: &mut Vcpu<V>,
-    shadow: &mut Shadow<M, V::NestedFormat>,
-    cr0: u64,
-) -> bool {
-    let registers =
-        Registers { cr0, cr3: vcpu.virt.cr3(), cr4: vcpu.virt.cr4() | cr4::PGE, efer: vcpu.virt.efer() };
-    let Some((root, flush)) = shadow.load_recent(&registers) else { return false };
+    let Some((root, flush)) = shadow.load_recent(&shadowed_registers(vcpu, cr0)) else { return false };
     vcpu.mmu.reload = false;
     vcpu.virt.set_paging(Roots::Shadow(root.frame.base()));
     vcpu.perform_flush(flush);

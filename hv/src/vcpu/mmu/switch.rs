@@ -5,7 +5,7 @@
 //! compared; without dirty bits all are dropped, and filled again by faults. Everything else (events on their
 //! way, registers) stays as it is: the backend shows the guest's registers in either mode.
 
-use super::{NestedStep, RefillWindow, follow_pat, follow_unsync, load, load_recent_from};
+use super::{NestedStep, RefillWindow, follow_pat, follow_unsync, load, shadowed_registers};
 use crate::paging::MapError;
 use crate::paging::engine::Engine;
 use crate::paging::shadow::{Shadow, Tuning};
@@ -127,18 +127,28 @@ fn adopt<V: Virt, M: HostMemory>(vcpu: &mut Vcpu<V>, vm: &Vm<V::NestedFormat, M>
 
 /// The shadow engine finds the VCPU's roots by its key from now on. True: on shadow tables the root was in use lately, nothing else is due, and the
 /// processor has it; a VCPU that goes to and fro between two cache domains goes on by this.
-#[cold]
+#[inline(always)]
 fn select<V: Virt, M: HostMemory>(vcpu: &mut Vcpu<V>, vm: &Vm<V::NestedFormat, M>) -> bool {
+    // Without a root here one is loaded, which brings everything in step.
+    let faults = vcpu.interrupts.counts.exceptions;
+    let has_faulted = core::mem::replace(&mut vcpu.mmu.faults_in_step, faults) != faults;
     let mut shadow = vm.lock_shadow(vcpu.id, &mut vcpu.work);
     let Some(shadow) = &mut *shadow else { return false };
-    shadow.select(vcpu.mmu.tree);
+    let tree = vcpu.mmu.tree;
     // A root that is to be loaded may be another one than registers say.
-    let may_be_known = vcpu.mmu.engine == Engine::Shadow && !vcpu.mmu.reload;
-    may_be_known && load_recent_from(vcpu, shadow, vcpu.virt.cr0())
+    if vcpu.mmu.engine != Engine::Shadow || vcpu.mmu.reload {
+        shadow.select(tree);
+        return false;
+    }
+    let registers = shadowed_registers(vcpu, vcpu.virt.cr0());
+    let Some(root) = shadow.load_in_tree(tree, &registers, has_faulted) else { return false };
+    vcpu.virt.set_paging(Roots::Shadow(root.frame.base()));
+    true
 }
 
 /// The VCPU runs on the tables of this key from its next entry on, with either engine. Nested tables of the key are there
 /// ([`NestedTrees::add`](crate::paging::nested_trees::NestedTrees::add)), or it runs on the first; a shadow root is found or made.
+#[inline(always)]
 pub fn set_tree<V: Virt, M: HostMemory>(vcpu: &mut Vcpu<V>, vm: &Vm<V::NestedFormat, M>, tree: TreeKey) {
     if vcpu.mmu.tree == tree {
         return;

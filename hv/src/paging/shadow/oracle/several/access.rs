@@ -42,6 +42,7 @@ impl<F: Modelled> Several<F> {
             if cpu.delivers(&world, code) {
                 world.log(|| format!("    VCPU {v}: {gva} {access:?}: fault {code:#x}"));
                 cpu.judge(&world, probe, access, Outcome::PageFault(code), None)?;
+                cpu.faulted(&world, probe);
                 return Ok(None);
             }
             drop(cpu);
@@ -84,9 +85,13 @@ impl<F: Modelled> Several<F> {
                 | ShadowOutcome::NotMapped(gpa) => Outcome::Stopped(gpa, p2m.translate(gpa).opened()),
             };
             drop(p2m);
-            let cpu = world.cpus[v].borrow();
+            let mut cpu = world.cpus[v].borrow_mut();
             // What the engine says is so now, or was while it looked.
             cpu.judge(&world, probe, access, outcome, Some(start))?;
+            if matches!(outcome, Outcome::PageFault(_)) {
+                cpu.has_faulted = true;
+                cpu.faulted(&world, probe);
+            }
             return Ok(None);
         }
         Err(format!("VCPU {v}: {gva} {access:?} faults for ever"))

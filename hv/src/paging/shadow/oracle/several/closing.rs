@@ -2,14 +2,17 @@
 //! faults, and no processor reaches memory that is closed in its domain.
 
 use super::{Fault, Several};
+use crate::arch::Access;
 use crate::arch::addr::{Gpa, PAGE_SIZE};
+use crate::paging::guest_walk::PagingState;
 use crate::paging::model::Modelled;
 use crate::paging::random::Random;
 use crate::paging::range::{Changed, GpaRange, OldFrames};
-use crate::paging::shadow::TlbFlush;
 use crate::paging::shadow::oracle::layout::TABLES;
 use crate::paging::shadow::oracle::twins::Omits;
+use crate::paging::shadow::{Registers, TlbFlush};
 use crate::paging::tree_key::TreeKey;
+use crate::vm::work;
 
 impl<F: Modelled> Several<F> {
     /// Some pages are mapped to the cache of one of two domains, or opened in both.
@@ -46,9 +49,59 @@ impl<F: Modelled> Several<F> {
             return Ok(());
         }
         let to = TreeKey::new(home, tree.phase()).ok_or("no such domain")?;
-        self.use_tree(v, to);
-        self.load(v);
-        self.world.cpus[v].borrow_mut().processor.flush(TlbFlush::All);
+        self.change_tree(v, to);
+        Ok(())
+    }
+
+    /// The VCPU goes on with the tables of this key, as by `vcpu::mmu::set_tree`.
+    pub(super) fn change_tree(&mut self, v: usize, tree: TreeKey) {
+        self.world.log(|| format!("    VCPU {v} changes to {tree:?}"));
+        let must_load = self.world.cpus[v].borrow().work & (work::RELOAD | work::MMU) != 0;
+        let has_faulted = self.world.cpus[v].borrow().has_faulted;
+        let root = self.engine(v, |shadow, _, _, state| {
+            let PagingState { cr0, cr3, cr4, efer, .. } = *state;
+            let registers = Registers { cr0, cr3, cr4, efer };
+            shadow.select(tree);
+            let root = if must_load { None } else { shadow.load_in_tree(tree, &registers, has_faulted) };
+            (root, TlbFlush::None)
+        });
+        match root {
+            Some(root) => {
+                let mut cpu = self.world.cpus[v].borrow_mut();
+                cpu.root = root;
+                cpu.used.clear();
+            }
+            None => _ = self.load(v),
+        }
+        let mut cpu = self.world.cpus[v].borrow_mut();
+        cpu.processor.flush(TlbFlush::All);
+        cpu.tree = tree;
+        cpu.changed_tree();
+    }
+
+    /// The VCPU is moved to the other domain, unless it is in a phase; what it used before.
+    pub(super) fn move_away(&mut self, v: usize) -> Option<TreeKey> {
+        let tree = self.world.cpus[v].borrow().tree;
+        let other = TreeKey::new(1 - tree.domain().min(1), 0).filter(|_| self.phase_of() != Some(v))?;
+        self.change_tree(v, other);
+        Some(tree)
+    }
+
+    /// The guest changes an entry between uses of it on the tables of two domains, and need not flush it; it may take a fault there.
+    pub(super) fn roam(&mut self, v: usize, probe: usize, random: &mut Random) -> Result<(), Fault> {
+        // Reads, so that what both have allows nothing else.
+        for _ in 0..2 {
+            self.access(v, probe, Access::READ)?;
+            self.move_away(v);
+        }
+        let at = self.entry_on_way(v, probe, random);
+        self.store(v, at, random)?;
+        let cpl = self.world.cpus[v].borrow().state.cpl;
+        self.access(v, probe, random.access(cpl))?;
+        for _ in 0..2 {
+            self.move_away(v);
+            self.access(v, probe, Access::READ)?;
+        }
         Ok(())
     }
 }

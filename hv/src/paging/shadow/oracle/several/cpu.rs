@@ -35,6 +35,8 @@ pub struct Probe {
     pub since: Option<usize>,
     /// A global translation of it may be remembered.
     pub global: bool,
+    /// How many changes there were when the guest took a page fault there last, if the VCPU has used one set of tables since.
+    pub faulted: Option<usize>,
 }
 
 /// One VCPU.
@@ -44,6 +46,8 @@ pub struct Cpu {
     pub root: Root,
     /// The set of tables that it uses.
     pub tree: TreeKey,
+    /// The hypervisor has delivered a page fault since the VCPU changed to these tables.
+    pub has_faulted: bool,
     pub place: Place,
     /// What is to be done before the guest goes on.
     pub work: u32,
@@ -238,6 +242,21 @@ impl Cpu {
             {
                 self.probes[n].since = Some(world.flush_point.get());
             }
+        }
+    }
+
+    /// The guest takes a page fault at a probe: what the processor remembered of the address is gone.
+    pub fn faulted(&mut self, world: &World, probe: usize) {
+        self.probes[probe].faulted = Some(world.changes.borrow().len());
+    }
+
+    /// The VCPU has changed to another set of tables, where it must not find what its faults have flushed. (On the same set a fault
+    /// may leave an entry that allows another kind of access than the one that failed.)
+    pub fn changed_tree(&mut self) {
+        self.has_faulted = false;
+        for probe in &mut self.probes {
+            let faulted = probe.faulted.take();
+            probe.since = probe.since.map(|since| faulted.map_or(since, |at| since.max(at)));
         }
     }
 

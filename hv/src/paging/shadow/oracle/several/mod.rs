@@ -147,12 +147,13 @@ impl<F: Modelled> Several<F> {
             let state = if same { shared } else { random.state(first) };
             let cr3 = if same { shared_cr3 } else { layout::cr3(&mut random, first) };
             let state = PagingState { cr3, features, pdptes: None, ..state };
-            let probe = |&gva: &u64| Probe { gva: Gva(gva), since: Some(0), global: false };
+            let probe = |&gva: &u64| Probe { gva: Gva(gva), since: Some(0), global: false, faulted: None };
             Cpu {
                 state,
                 processor: ShadowProcessor::default(),
                 root: Root { frame: Hfn(0), long: true },
                 tree: TreeKey::FIRST,
+                has_faulted: false,
                 place: Place::Descheduled,
                 work: work::RELOAD,
                 probes: addresses.iter().map(probe).collect(),

@@ -88,7 +88,8 @@ impl<F: Modelled> Several<F> {
                 let reload = self.engine(v, |shadow, _, _, _| shadow.drop_everything());
                 self.reload(v, Some(reload));
             }
-            60 => self.follow(v, &mut random),
+            60 if random.once_in(3) => self.follow(v, &mut random),
+            60 => self.roam(v, probe, &mut random)?,
             61 if self.world.pager.is_some() && !random.once_in(3) => self.page_out(v, &mut random)?,
             61 if self.world.mover.is_some() && !random.once_in(3) => self.migrate(v, &mut random)?,
             61 => self.move_memory(v, &mut random)?,
@@ -196,6 +197,8 @@ impl<F: Modelled> Several<F> {
         let access = random.access(cpl);
         let near = probe ^ 1;
         let all = 0..self.world.cpus.len();
+        // On the tables of two domains, in a part of cases; then what is flushed on one must be gone from the other.
+        let roams = random.once_in(2);
         for w in all.clone() {
             if w != v && random.once_in(4) {
                 continue;
@@ -204,6 +207,10 @@ impl<F: Modelled> Several<F> {
             for probe in [near, probe] {
                 self.access(w, probe, access)?;
             }
+            if roams && let Some(before) = self.move_away(w) {
+                self.access(w, probe, access)?;
+                self.change_tree(w, before);
+            }
         }
         self.enter(v);
         let at = self.entry_on_way(v, probe, random);
@@ -211,11 +218,13 @@ impl<F: Modelled> Several<F> {
         let everything = random.once_in(4);
         for w in (v..self.world.cpus.len()).chain(0..v) {
             self.enter(w);
+            let before = if roams { self.move_away(w) } else { None };
             if everything {
                 self.load_registers(w, false, true);
             } else {
                 self.invlpg(w, probe);
             }
+            before.into_iter().for_each(|before| self.change_tree(w, before));
         }
         for w in all {
             self.enter(w);
@@ -244,7 +253,7 @@ impl<F: Modelled> Several<F> {
     }
 
     /// The guest changes an entry through a mapping of its table; if there is none, a device does.
-    fn store(&mut self, v: usize, at: Gpa, random: &mut Random) -> Result<(), Fault> {
+    pub(super) fn store(&mut self, v: usize, at: Gpa, random: &mut Random) -> Result<(), Fault> {
         let Some(hpa) = self.world.p2m.borrow().promised(at).writable() else { return Ok(()) };
         let through = {
             let cpu = self.world.cpus[v].borrow();

@@ -28,7 +28,12 @@ impl<F: Modelled> Several<F> {
     pub(super) fn change_phase(&mut self, v: usize, random: &mut Random) {
         let Some(own) = self.phase_of() else { return self.begin_phase(v) };
         match random.draw() % 6 {
-            0 => self.end_phase(),
+            0 => {
+                self.end_phase();
+                if random.once_in(2) {
+                    self.begin_phase(own);
+                }
+            }
             1 | 2 => self.close_all(),
             _ => {
                 // Others are open than are used.
@@ -49,7 +54,7 @@ impl<F: Modelled> Several<F> {
             return;
         }
         *self.world.phase.borrow_mut() = Some(Phase { vcpu: v, open: BTreeSet::new() });
-        self.change_tables(v, PHASE);
+        self.change_tree(v, PHASE);
     }
 
     /// The phase ends, whichever VCPU is served.
@@ -58,7 +63,7 @@ impl<F: Modelled> Several<F> {
         let served = self.world.served.get();
         self.enter(v);
         self.end_tables(v);
-        self.change_tables(v, TreeKey::FIRST);
+        self.change_tree(v, TreeKey::FIRST);
         self.world.served.set(served);
     }
 
@@ -69,12 +74,6 @@ impl<F: Modelled> Several<F> {
             self.engine(v, |shadow, _, _, _| ((), shadow.end_phase(PHASE)));
         }
         *self.world.phase.borrow_mut() = None;
-    }
-
-    fn change_tables(&mut self, v: usize, tree: TreeKey) {
-        self.use_tree(v, tree);
-        self.load(v);
-        self.world.cpus[v].borrow_mut().processor.flush(TlbFlush::All);
     }
 
     fn open(&mut self, gfn: Gfn) {

@@ -89,8 +89,8 @@ fn a_hypervisor_that_does_not_compare_what_was_kept_is_found_out() {
 
 #[test]
 fn a_hypervisor_that_does_not_flush_what_is_evicted_is_found_out() {
-    is_found_out(Omits::EvictFlush, &[(Off, 4), (FourLevel, 0)]);
-    is_found_out(Omits::DiscardFlush, &[(Off, 4), (FourLevel, 4)]);
+    is_found_out(Omits::EvictFlush, &[(Off, 6), (FourLevel, 0)]);
+    is_found_out(Omits::DiscardFlush, &[(Off, 6), (FourLevel, 63)]);
 }
 
 #[test]
@@ -100,7 +100,7 @@ fn a_hypervisor_that_loses_pages_is_found_out() {
 
 #[test]
 fn a_hypervisor_that_does_not_flush_after_a_sample_is_found_out() {
-    is_found_out(Omits::SampleFlush, &[(FourLevel, 6)]);
+    is_found_out(Omits::SampleFlush, &[(FourLevel, 2)]);
 }
 
 #[test]
@@ -118,13 +118,19 @@ fn a_hypervisor_that_does_not_copy_what_migrates_is_found_out() {
 fn a_vcpu_that_keeps_what_closes_in_its_phase_is_found_out() {
     is_found_out(Omits::PhaseClose, &[(Off, 3), (FourLevel, 2)]);
     is_found_out(Omits::PhaseFlush, &[(Off, 9), (FourLevel, 6)]);
-    is_found_out(Omits::PhaseEnd, &[(Off, 10), (FourLevel, 178)]);
+    is_found_out(Omits::PhaseEnd, &[(Off, 10), (FourLevel, 14)]);
+}
+
+#[test]
+fn a_vcpu_that_finds_what_it_has_flushed_in_other_tables_is_found_out() {
+    is_found_out(Omits::Engine(Step::CompareOtherTrees), &[(FourLevel, 8)]);
+    is_found_out(Omits::Engine(Step::CompareAfterFault), &[(FourLevel, 148)]);
 }
 
 #[test]
 fn entries_that_are_filled_although_they_are_closed_are_found_out() {
     is_found_out(Omits::Engine(Step::AskPrefetched), &[(Off, 0), (FourLevel, 0)]);
-    is_found_out(Omits::Engine(Step::AskFollowed), &[(FourLevel, 7)]);
+    is_found_out(Omits::Engine(Step::AskFollowed), &[(FourLevel, 40)]);
 }
 
 proptest! {

@@ -225,6 +225,7 @@ impl World {
             }
             Err(code) if cpu.delivers(self, code) => {
                 cpu.judge(self, probe, access, Outcome::PageFault(code), None)?;
+                cpu.faulted(self, probe);
             }
             // It waits for the tables.
             Err(_) => cpu.place = Place::Waits,
