@@ -194,8 +194,17 @@ pub fn run(figure: &Figure, args: &ReproduceArgs, project: &Project, ui: &Ui) ->
     Ok(0)
 }
 
-const HEAD: [&str; 9] =
-    ["each region", "accesses", "conditions", "off", "unify", "gain", "of all runs", "moves/s", "cycles/move"];
+const HEAD: [&str; 9] = [
+    "each region",
+    "accesses",
+    "conditions",
+    "off",
+    "unify",
+    "gain",
+    "of all runs",
+    "moves/s",
+    "cycles/move",
+];
 
 /// The cells of a row.
 fn cells(measured: &Measured) -> [String; 9] {
