@@ -205,9 +205,9 @@ fn parts_of_a_pass_find_what_one_pass_finds() {
     }
 }
 
-/// A sample of a VM that was reset begins anew, also in the midst of another's pass.
+/// A sample of a VM that was reset begins again, also in the midst of another's pass.
 #[test]
-fn a_number_that_was_there_before_begins_anew() {
+fn a_number_that_was_there_before_begins_again() {
     let arena = Arena::new(100);
     let (mut pool, alike, key) = full(&arena);
     pool.begin();
