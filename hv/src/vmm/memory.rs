@@ -38,27 +38,54 @@ pub(super) fn span(memory_mib: u64) -> Span {
     }
 }
 
-/// Tables from the frame allocator and bytes of guest RAM.
+/// Tables from fast memory, while it has frames for them, and from the frame allocator; and bytes of guest RAM.
 #[derive(Clone, Debug)]
 pub struct HostMemory {
     tables: HostTables,
     ram: HostRam,
+    fast: Option<Arc<FastPool>>,
 }
 
 impl HostMemory {
-    /// Memory of the first node, with tables that are this owner's.
+    /// Memory of the first node, with tables that are this owner's, and the machine's fast memory.
     ///
     /// # Safety
     /// VMs that use it have RAM only in frames that were allocated for them.
-    pub const unsafe fn new(owner: Owner) -> HostMemory {
+    pub unsafe fn new(owner: Owner, fast: Option<Arc<FastPool>>) -> HostMemory {
         // SAFETY: the caller's promise.
-        HostMemory { tables: HostTables { node: Node(0), owner }, ram: unsafe { HostRam::new() } }
+        HostMemory { tables: HostTables { node: Node(0), owner }, ram: unsafe { HostRam::new() }, fast }
+    }
+
+    /// A table in fast memory.
+    #[cold]
+    fn allocate_fast(&self, pool: &FastPool) -> Option<Hfn> {
+        let frame = pool.take_for_table()?;
+        // What its last owner has left there would be taken for entries.
+        self.ram.fill(frame.base(), PAGE_SIZE, 0);
+        if let Some(records) = frame_record::all() {
+            records.assign_in(frame, 1, self.tables.owner, Kind::Table, FAST);
+        }
+        Some(frame)
+    }
+
+    /// Takes a table back that is in fast memory; false: it is not.
+    #[cold]
+    fn free_fast(pool: &FastPool, frame: Hfn) -> bool {
+        if pool.number(frame).is_none() {
+            return false;
+        }
+        // First: once it is free it may be another VM's.
+        if let Some(records) = frame_record::all() {
+            records.assign(frame, 1, Owner::Host, Kind::Other);
+        }
+        pool.give_back_table(frame)
     }
 }
 
 impl TableMemory for HostMemory {
     fn allocate(&self) -> Option<Hfn> {
-        self.tables.allocate()
+        let fast = self.fast.as_ref().and_then(|pool| self.allocate_fast(pool));
+        fast.or_else(|| self.tables.allocate())
     }
 
     fn allocate_low(&self) -> Option<Hfn> {
@@ -66,7 +93,9 @@ impl TableMemory for HostMemory {
     }
 
     fn free(&self, frame: Hfn) {
-        self.tables.free(frame);
+        if !self.fast.as_ref().is_some_and(|pool| HostMemory::free_fast(pool, frame)) {
+            self.tables.free(frame);
+        }
     }
 
     fn load(&self, frame: Hfn, index: usize) -> u64 {

@@ -1,6 +1,7 @@
 //! The machine's fast memory: frames that the frame allocator does not have, and what each VM may take of them.
 //!
-//! A VM takes frames one by one, and gives all back at its end. What must hold: a frame is one VM's, or free, and the contents of a free
+//! A VM takes frames one by one, and gives all back at its end. Page tables of the hypervisor come first
+//! ([`FastPool::take_for_table`]): a processor walks them for each access of any page that misses its TLB. What must hold: a frame is one VM's, or free, and the contents of a free
 //! one are arbitrary but for what a guest has left: the last owner wipes it.
 
 use alloc::vec::Vec;
@@ -21,9 +22,15 @@ struct State {
     /// Words below this one have none.
     first: usize,
     count: u32,
+    /// Frames that hold tables.
+    tables: u32,
     /// By the VM's number.
     demands: Vec<Option<Demand>>,
 }
+
+/// Tables have a frame in so many of fast memory at most. Nested tables of small leaves for 32 times as much memory need that, and
+/// shadow tables of many programs a part of them.
+const TABLES_PART: u32 = 16;
 
 /// The words of the bitmap that have the frames of a piece, and which of their bits.
 fn words(number: u32) -> impl Iterator<Item = (usize, u64)> {
@@ -69,7 +76,7 @@ impl FastPool {
         if let (Some(last), 1..) = (free.last_mut(), total % 64) {
             *last = (1 << (total % 64)) - 1;
         }
-        let state = State { free, first: 0, count: total, demands: Vec::new() };
+        let state = State { free, first: 0, count: total, tables: 0, demands: Vec::new() };
         Ok(FastPool { ranges: own, total, sharing, state: Mutex::new(state) })
     }
 
@@ -124,6 +131,35 @@ impl FastPool {
         *word &= *word - 1;
         state.count -= 1;
         Some(state.first as u32 * 64 + bit)
+    }
+
+    /// Takes a frame for a page table, whose contents are arbitrary; none if tables have their part.
+    pub fn take_for_table(&self) -> Option<Hfn> {
+        {
+            let mut state = self.state.lock();
+            if state.tables >= self.total / TABLES_PART {
+                return None;
+            }
+            state.tables += 1;
+        }
+        let frame = self.take().and_then(|number| self.frame(number));
+        if frame.is_none() {
+            self.state.lock().tables -= 1;
+        }
+        frame
+    }
+
+    /// Gives the frame of a page table back that no processor walks any more. False: it is none of the pool's.
+    pub fn give_back_table(&self, frame: Hfn) -> bool {
+        let Some(number) = self.number(frame) else { return false };
+        self.give_back(number);
+        self.state.lock().tables -= 1;
+        true
+    }
+
+    /// Frames that hold page tables.
+    pub fn tables(&self) -> u32 {
+        self.state.lock().tables
     }
 
     /// Takes 512 frames that begin at an address of 2 MiB: the last such run that is free, because single frames are taken from the first

@@ -304,6 +304,21 @@ proptest! {
     }
 }
 
+#[test]
+fn tables_have_their_part_of_the_pool() {
+    let pool = pool(100, Sharing::Shares);
+    let tables: Vec<_> = core::iter::from_fn(|| pool.take_for_table()).collect();
+    assert_eq!((tables.len(), pool.tables(), pool.free()), (6, 6, 94));
+    assert!(!pool.give_back_table(Hfn(7)), "it is the frame allocator's");
+    assert!(pool.give_back_table(tables[1]));
+    assert_eq!((pool.tables(), pool.free()), (5, 95));
+    assert_eq!(pool.take_for_table(), Some(tables[1]), "which has room again");
+    // Where pages have all the rest, a table is elsewhere.
+    assert!(pool.give_back_table(tables[1]));
+    while pool.take().is_some() {}
+    assert_eq!((pool.take_for_table(), pool.tables()), (None, 5));
+}
+
 /// Bytes of frames, a number for each.
 #[derive(Clone, Debug, Default)]
 struct Bytes(Arc<Mutex<BTreeMap<u64, u64>>>);

@@ -75,7 +75,7 @@ pub fn find(name: &str) -> Option<Run> {
 fn run(args: &ReproduceArgs, project: &Project, ui: &Ui) -> Result<u8> {
     let (bench, mut kept) = Bench::new(NAME, args, project, ui)?;
     // The region is several times as large as the last cache.
-    let (mib, ms) = if args.quick { (48, 7000) } else { (64, 12_000) };
+    let (mib, ms) = if args.quick { (48, 10_000) } else { (64, 12_000) };
     let settings = settings(mib + 8);
     let settings = &settings[..if args.quick { 3 } else { 5 }];
     let memlat = format!("latency {mib} {ms}");
