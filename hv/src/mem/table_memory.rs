@@ -21,6 +21,11 @@ pub trait TableMemory {
         self.allocate()
     }
 
+    /// A frame for records beside the tables, which no processor walks.
+    fn allocate_record(&self) -> Option<Hfn> {
+        self.allocate()
+    }
+
     /// Takes a frame back.
     fn free(&self, frame: Hfn);
 
@@ -70,6 +75,9 @@ impl<M: TableMemory> TableMemory for &M {
     }
     fn allocate_low(&self) -> Option<Hfn> {
         (**self).allocate_low()
+    }
+    fn allocate_record(&self) -> Option<Hfn> {
+        (**self).allocate_record()
     }
     fn free(&self, frame: Hfn) {
         (**self).free(frame);

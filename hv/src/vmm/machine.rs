@@ -255,7 +255,7 @@ impl<B: Backend> Machine<B> {
         let owner = Owner::Vm(u16::try_from(number).unwrap_or(u16::MAX - 1));
         let has_tiers = config.fast_mib != Some(0) && config.overcommit.is_none();
         let fast = self.fast.clone().filter(|_| has_tiers);
-        // SAFETY: guests get RAM from `Ram` only, which takes it from the frame allocator.
+        // SAFETY: guests get RAM from `Ram` only, which takes it from the frame allocator, and frames of the pool by `Tiers`, one by one.
         let memory = unsafe { HostMemory::new(owner, fast) };
         let affinity = PcpuSet::from_bits(config.share.affinity);
         let topology = self.sched.topology();

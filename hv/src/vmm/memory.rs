@@ -50,7 +50,8 @@ impl HostMemory {
     /// Memory of the first node, with tables that are this owner's, and the machine's fast memory.
     ///
     /// # Safety
-    /// VMs that use it have RAM only in frames that were allocated for them.
+    /// VMs that use it have RAM only in frames that were allocated for them, and what they take from the fast memory is theirs alone
+    /// until they give it back.
     pub unsafe fn new(owner: Owner, fast: Option<Arc<FastPool>>) -> HostMemory {
         // SAFETY: the caller's promise.
         HostMemory { tables: HostTables { node: Node(0), owner }, ram: unsafe { HostRam::new() }, fast }
@@ -89,7 +90,12 @@ impl TableMemory for HostMemory {
     }
 
     fn allocate_low(&self) -> Option<Hfn> {
-        self.tables.allocate_low()
+        let fast = self.fast.as_ref().filter(|pool| pool.is_low()).and_then(|pool| self.allocate_fast(pool));
+        fast.or_else(|| self.tables.allocate_low())
+    }
+
+    fn allocate_record(&self) -> Option<Hfn> {
+        self.tables.allocate()
     }
 
     fn free(&self, frame: Hfn) {

@@ -256,7 +256,7 @@ impl Tiers {
         state.demand.target = self.wanted.target();
         if !state.demand.is_set {
             (state.demand.state, state.demand.wished) =
-                state.driver.step(self.pool.sharing(), self.pool.total(), &state.demand);
+                state.driver.step(self.pool.sharing(), self.pool.for_pages(), &state.demand);
         }
         // The record was made when the VM began.
         state.share = self.pool.publish(self.vm, Some(state.demand)).unwrap_or(state.share);

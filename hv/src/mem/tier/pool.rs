@@ -1,7 +1,8 @@
 //! The machine's fast memory: frames that the frame allocator does not have, and what each VM may take of them.
 //!
-//! A VM takes frames one by one, and gives all back at its end. Page tables of the hypervisor come first
-//! ([`FastPool::take_for_table`]): a processor walks them for each access of any page that misses its TLB. What must hold: a frame is one VM's, or free, and the contents of a free
+//! A VM takes frames one by one, and gives all back at its end. Page tables of the hypervisor are there, too, while frames are free
+//! ([`FastPool::take_for_table`]): a processor reads them for each access of any page that misses its TLB. VMs divide what
+//! tables leave. What must hold: a frame is one VM's, or free, and the contents of a free
 //! one are arbitrary but for what a guest has left: the last owner wipes it.
 
 use alloc::vec::Vec;
@@ -28,9 +29,30 @@ struct State {
     demands: Vec<Option<Demand>>,
 }
 
-/// Tables have a frame in so many of fast memory at most. Nested tables of small leaves for 32 times as much memory need that, and
-/// shadow tables of many programs a part of them.
+/// At most one frame in so many holds a table. Nested tables of small leaves and the P2m's for 16 times as much memory need that.
 const TABLES_PART: u32 = 16;
+
+impl State {
+    fn take(&mut self) -> Option<u32> {
+        let found = self.free[self.first..].iter().position(|word| *word != 0)?;
+        self.first += found;
+        let word = &mut self.free[self.first];
+        let bit = word.trailing_zeros();
+        *word &= *word - 1;
+        self.count -= 1;
+        Some(self.first as u32 * 64 + bit)
+    }
+
+    /// False: it is not taken.
+    fn give_back(&mut self, number: u32) -> bool {
+        let (word, bit) = (number as usize / 64, 1 << (number % 64));
+        let Some(free) = self.free.get_mut(word).filter(|free| **free & bit == 0) else { return false };
+        *free |= bit;
+        self.first = self.first.min(word);
+        self.count += 1;
+        true
+    }
+}
 
 /// The words of the bitmap that have the frames of a piece, and which of their bits.
 fn words(number: u32) -> impl Iterator<Item = (usize, u64)> {
@@ -85,6 +107,11 @@ impl FastPool {
         self.total
     }
 
+    /// Whether all of it is below 4 GiB.
+    pub fn is_low(&self) -> bool {
+        self.ranges.iter().all(|range| range.end.base().0 <= 1 << 32)
+    }
+
     /// Those that are free.
     pub fn free(&self) -> u32 {
         self.state.lock().count
@@ -122,44 +149,36 @@ impl FastPool {
 
     /// Takes a frame.
     pub fn take(&self) -> Option<u32> {
-        let mut state = self.state.lock();
-        let state = &mut *state;
-        let found = state.free[state.first..].iter().position(|word| *word != 0)?;
-        state.first += found;
-        let word = &mut state.free[state.first];
-        let bit = word.trailing_zeros();
-        *word &= *word - 1;
-        state.count -= 1;
-        Some(state.first as u32 * 64 + bit)
+        self.state.lock().take()
     }
 
-    /// Takes a frame for a page table, whose contents are arbitrary; none if tables have their part.
+    /// Takes a frame for a page table, whose contents are arbitrary; none if tables have their part, or nothing is free.
     pub fn take_for_table(&self) -> Option<Hfn> {
-        {
+        let number = {
             let mut state = self.state.lock();
             if state.tables >= self.total / TABLES_PART {
                 return None;
             }
+            let number = state.take()?;
             state.tables += 1;
-        }
-        let frame = self.take().and_then(|number| self.frame(number));
-        if frame.is_none() {
-            self.state.lock().tables -= 1;
-        }
-        frame
+            number
+        };
+        self.frame(number)
     }
 
     /// Gives the frame of a page table back that no processor walks any more. False: it is none of the pool's.
     pub fn give_back_table(&self, frame: Hfn) -> bool {
         let Some(number) = self.number(frame) else { return false };
-        self.give_back(number);
-        self.state.lock().tables -= 1;
+        let mut state = self.state.lock();
+        if state.give_back(number) {
+            state.tables = state.tables.saturating_sub(1);
+        }
         true
     }
 
-    /// Frames that hold page tables.
-    pub fn tables(&self) -> u32 {
-        self.state.lock().tables
+    /// What is divided between VMs: all frames but those that hold page tables.
+    pub fn for_pages(&self) -> u32 {
+        self.total - self.state.lock().tables
     }
 
     /// Takes 512 frames that begin at an address of 2 MiB: the last such run that is free, because single frames are taken from the first
@@ -204,16 +223,8 @@ impl FastPool {
     /// Gives a frame back, to which nothing leads any more, and in which is nothing that another VM must not see, or nothing that the
     /// next owner does not overwrite as a whole before its guest can read it.
     pub fn give_back(&self, number: u32) {
-        let mut state = self.state.lock();
-        let (word, bit) = (number as usize / 64, 1 << (number % 64));
-        let Some(free) = state.free.get_mut(word).filter(|free| **free & bit == 0 && number < self.total)
-        else {
-            debug_assert!(false, "frame {number} is not taken");
-            return;
-        };
-        *free |= bit;
-        state.first = state.first.min(word);
-        state.count += 1;
+        let is_taken = number < self.total && self.state.lock().give_back(number);
+        debug_assert!(is_taken, "frame {number} is not taken");
     }
 
     /// Says what VM `vm` asks for, or that it is gone; the frames that it may have now.
@@ -228,7 +239,7 @@ impl FastPool {
             state.demands.resize(vm + 1, None);
         }
         state.demands[vm] = demand;
-        Ok(divide(self.sharing, self.total, &state.demands, vm))
+        Ok(divide(self.sharing, self.total - state.tables, &state.demands, vm))
     }
 
     /// Frames that other VMs than this one have by E-states that a person has set.

@@ -307,16 +307,19 @@ proptest! {
 #[test]
 fn tables_have_their_part_of_the_pool() {
     let pool = pool(100, Sharing::Shares);
+    let demand = Some(Demand::new(1, None));
+    assert_eq!(pool.publish(0, demand), Ok(100));
     let tables: Vec<_> = core::iter::from_fn(|| pool.take_for_table()).collect();
-    assert_eq!((tables.len(), pool.tables(), pool.free()), (6, 6, 94));
+    assert_eq!((tables.len(), pool.for_pages(), pool.free()), (6, 94, 94));
+    assert_eq!(pool.publish(0, demand), Ok(94), "more could not be filled, and so nothing would leave");
     assert!(!pool.give_back_table(Hfn(7)), "it is the frame allocator's");
     assert!(pool.give_back_table(tables[1]));
-    assert_eq!((pool.tables(), pool.free()), (5, 95));
+    assert_eq!((pool.for_pages(), pool.free()), (95, 95));
     assert_eq!(pool.take_for_table(), Some(tables[1]), "which has room again");
     // Where pages have all the rest, a table is elsewhere.
     assert!(pool.give_back_table(tables[1]));
     while pool.take().is_some() {}
-    assert_eq!((pool.take_for_table(), pool.tables()), (None, 5));
+    assert_eq!((pool.take_for_table(), pool.for_pages()), (None, 95));
 }
 
 /// Bytes of frames, a number for each.
