@@ -187,7 +187,7 @@ keys! {
     // stats.paging.balloon
     BALLOON = "balloon", TARGET = "target", ACTUAL = "actual", INFLATED = "inflated", DEFLATED = "deflated", REPORTED = "reported",
     // stats.paging.tiers
-    TIERS = "tiers", FAST_FRAMES = "fast_frames", FAST_SHARE = "fast_share", HOT_WAITING = "hot_waiting", WORKING_SET = "working_set",
+    TIERS = "tiers", FAST_FRAMES = "fast_frames", FAST_SHARE = "fast_share", FAST_TABLES = "fast_tables", HOT_WAITING = "hot_waiting", WORKING_SET = "working_set",
     E_STATE = "e_state", MOVED_IN = "moved_in", MOVED_OUT = "moved_out", DISCARDED = "discarded", MOVES_BUSY = "moves_busy", MOVES_PINNED = "moves_pinned",
     HOT_LISTED = "hot_listed", HOT_DROPPED = "hot_dropped", LIST_FULL = "list_full", LEAVES_SPLIT = "leaves_split", PASSES = "passes",
     PIECES = "pieces", PIECES_IN = "pieces_in", PIECES_OUT = "pieces_out", PIECES_JOINED = "pieces_joined",

@@ -36,6 +36,8 @@ pub struct Tiers {
     pub total: u32,
     /// What is free of it.
     pub free: u32,
+    /// What holds page tables of the hypervisor, for all VMs.
+    pub tables: u32,
     /// What the VM may have.
     pub share: u32,
     /// What it has: its listed pages in fast memory.
@@ -69,6 +71,7 @@ impl Default for Tiers {
             tsc: 0,
             total: 0,
             free: 0,
+            tables: 0,
             share: 0,
             fast: 0,
             waiting: 0,
@@ -101,7 +104,7 @@ impl Tiers {
             joined(self.total, self.free),
             joined(self.share, self.fast),
             joined(self.waiting, self.working_set),
-            self.target.into(),
+            joined(self.target, self.tables),
         ];
         let mut record = [0; WORDS];
         let bytes = [self.accessed, self.hot_parts];
@@ -119,13 +122,13 @@ impl Tiers {
         let (kind, words, more) = parse_head(*record.first()?);
         let all = record.get(..words).filter(|_| kind == KIND)?;
         let (fixed, rest) = all.first_chunk::<WORDS>()?.split_first_chunk::<FIXED>()?;
-        let [_, time_ns, tsc, machine, own, pages, target, counts @ ..] = *fixed;
+        let [_, time_ns, tsc, machine, own, pages, others, counts @ ..] = *fixed;
         let (accessed, rest) = rest.split_first_chunk::<{ BINS / 8 }>()?;
         let (hot_parts, rest) = rest.split_first_chunk::<{ BINS / 8 }>()?;
         let (histogram, recent) = rest.split_first_chunk::<{ ONES / 2 }>()?;
         let [vm, e_state, is_set, hot] = more.to_le_bytes();
-        let ((total, free), (share, fast), (waiting, working_set)) =
-            (halves(machine), halves(own), halves(pages));
+        let ((total, free), (share, fast), (waiting, working_set), (target, tables)) =
+            (halves(machine), halves(own), halves(pages), halves(others));
         Some(Tiers {
             vm,
             e_state: e_state.checked_sub(1),
@@ -135,11 +138,12 @@ impl Tiers {
             tsc,
             total,
             free,
+            tables,
             share,
             fast,
             waiting,
             working_set,
-            target: target as u32,
+            target,
             counts,
             accessed: bytes(accessed),
             hot_parts: bytes(hot_parts),
@@ -173,12 +177,12 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_is_written_is_read(bytes: (u8, bool, u8), state in prop::option::of(0u8..8), frames: [u32; 7], numbers: [u64; 6], maps: ([[u8; 32]; 2], [[u8; 32]; 2]), histogram: [u32; ONES], recent: [u32; WINDOWS]) {
-            let [total, free, share, fast, waiting, working_set, target] = frames;
+        fn what_is_written_is_read(bytes: (u8, bool, u8), state in prop::option::of(0u8..8), frames: [u32; 8], numbers: [u64; 6], maps: ([[u8; 32]; 2], [[u8; 32]; 2]), histogram: [u32; ONES], recent: [u32; WINDOWS]) {
+            let [total, free, tables, share, fast, waiting, working_set, target] = frames;
             let [time_ns, tsc, counts @ ..] = numbers;
             let (vm, is_set, hot) = bytes;
             let tiers = Tiers {
-                vm, e_state: state, is_set, hot, time_ns, tsc, total, free, share, fast, waiting, working_set, target, counts,
+                vm, e_state: state, is_set, hot, time_ns, tsc, total, free, tables, share, fast, waiting, working_set, target, counts,
                 accessed: map(maps.0), hot_parts: map(maps.1), histogram, recent,
             };
             let record = tiers.write();

@@ -5,9 +5,9 @@
 //!
 //! | field | written by |
 //! |---|---|
-//! | owner, kind | the code that takes frames: `vmm::memory` (RAM of VMs), [`tables`](super::tables) (page tables); cleared by [`frame::free`](super::frame::free) |
+//! | owner, kind | the code that takes frames: `vmm::memory` (RAM of VMs, and all in fast memory), [`tables`](super::tables) (other page tables); cleared by [`frame::free`](super::frame::free), and in fast memory by `vmm::memory` |
 //! | history | not used yet: for samples of accessed bits ([`FrameRecord::sample`]) |
-//! | tier | `vmm::memory`: 1 for a frame of fast memory that a VM has |
+//! | tier | `vmm::memory`: 1 for a frame of fast memory that a VM or a page table has |
 //! | region | not used yet: room for a group of pages that are handled alike |
 //!
 //! A frame without an owner is free, or the hypervisor's own. Memory that the boot loader's map does not mention has no records.

@@ -17,20 +17,20 @@ impl HostRam {
     /// Access to all RAM.
     ///
     /// # Safety
-    /// It is used only for addresses of mapped RAM that was given to a guest.
+    /// It is used only for addresses of mapped RAM that was given to a guest, or that its user has taken and nothing refers to yet.
     pub const unsafe fn new() -> HostRam {
         HostRam(())
     }
 
     /// Copies `len` bytes from one place to another; they do not overlap.
     pub fn copy(&self, from: Hpa, to: Hpa, len: u64) {
-        // SAFETY: guest RAM by the promise given to `new`.
+        // SAFETY: RAM by the promise given to `new`.
         unsafe { bytes::copy(to.0 as *mut u8, from.0 as *const u8, len as usize) }
     }
 
     /// Copies neighbouring pages until `stop` is not 0 after one of them; how many.
     pub fn copy_pages(&self, from: Hpa, to: Hpa, pages: u64, stop: &AtomicU32) -> u64 {
-        // SAFETY: guest RAM by the promise given to `new`.
+        // SAFETY: RAM by the promise given to `new`.
         unsafe { bytes::copy_pages(to.0 as *mut u8, from.0 as *const u8, pages, stop) }
     }
 }
@@ -43,7 +43,7 @@ macro_rules! at_once {
 
 impl HostAccess for HostRam {
     fn read(&self, at: Hpa, buf: &mut [u8]) {
-        // SAFETY: guest RAM by the promise given to `new`; the widths match the buffer's length.
+        // SAFETY: RAM by the promise given to `new`; the widths match the buffer's length.
         unsafe {
             match buf.len() {
                 // In one access: other VCPUs write page tables and rings meanwhile, and a torn value was never there.
@@ -64,12 +64,12 @@ impl HostAccess for HostRam {
     #[inline]
     fn load(&self, at: Hpa) -> u64 {
         assert!(at.is_aligned(8));
-        // SAFETY: guest RAM by the promise given to `new`, aligned as just checked.
+        // SAFETY: RAM by the promise given to `new`, aligned as just checked.
         unsafe { (at.0 as *const u64).read_volatile() }
     }
 
     fn write(&self, at: Hpa, buf: &[u8]) {
-        // SAFETY: guest RAM by the promise given to `new`.
+        // SAFETY: RAM by the promise given to `new`.
         unsafe {
             match *buf {
                 [a, b, c, d, e, f, g, h] if at_once!(u64, at) => {
@@ -86,7 +86,7 @@ impl HostAccess for HostRam {
 
     fn fill(&self, at: Hpa, len: u64, byte: u8) {
         let (to, len) = (at.0 as *mut u8, len as usize);
-        // SAFETY: guest RAM by the promise given to `new`. As much as that is a guest's whole memory: it does not run.
+        // SAFETY: RAM by the promise given to `new`. As much as that is a guest's whole memory: it does not run.
         unsafe {
             if byte == 0 && len >= bytes::LARGE { bytes::clear(to, len) } else { bytes::fill(to, byte, len) }
         }
@@ -95,7 +95,7 @@ impl HostAccess for HostRam {
     fn compare_exchange(&self, at: Hpa, size: usize, old: u64, new: u64) -> bool {
         assert!((size == 4 || size == 8) && at.is_aligned(size as u64), "an aligned value of 4 or 8 bytes");
         let order = (Ordering::SeqCst, Ordering::SeqCst);
-        // SAFETY: guest RAM by the promise given to `new`, aligned as just checked.
+        // SAFETY: RAM by the promise given to `new`, aligned as just checked.
         unsafe {
             if size == 8 {
                 (*(at.0 as *const AtomicU64)).compare_exchange(old, new, order.0, order.1).is_ok()

@@ -21,8 +21,8 @@ pub trait TableMemory {
         self.allocate()
     }
 
-    /// A frame for records beside the tables, which no processor walks.
-    fn allocate_record(&self) -> Option<Hfn> {
+    /// The same, for what no processor walks: it need not be as fast.
+    fn allocate_unwalked(&self) -> Option<Hfn> {
         self.allocate()
     }
 
@@ -76,8 +76,8 @@ impl<M: TableMemory> TableMemory for &M {
     fn allocate_low(&self) -> Option<Hfn> {
         (**self).allocate_low()
     }
-    fn allocate_record(&self) -> Option<Hfn> {
-        (**self).allocate_record()
+    fn allocate_unwalked(&self) -> Option<Hfn> {
+        (**self).allocate_unwalked()
     }
     fn free(&self, frame: Hfn) {
         (**self).free(frame);

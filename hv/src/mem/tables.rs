@@ -29,8 +29,8 @@ impl HostTables {
 
     fn entry(&self, table: Hfn, index: usize) -> &AtomicU64 {
         assert!(index < ENTRIES);
-        // SAFETY: `table` came from `allocate`, so that it is a mapped frame of our own that is only accessed as
-        // atomic words.
+        // SAFETY: `table` came from `allocate`, or `vmm::memory` has taken it from the fast memory and zeroed it. So it is a mapped
+        // frame that is one owner's until it is freed, and only accessed as atomic words.
         unsafe { &*(table.base().0 as *const AtomicU64).add(index) }
     }
 }

@@ -52,6 +52,7 @@ impl<F: PteFormat<Attr = NestedAttr>, M: HostMemory> Vm<F, M> {
             hot: now.hot,
             total: pool.total(),
             free: pool.free(),
+            tables: pool.tables(),
             share: now.share,
             fast: now.fast,
             waiting: now.waiting,

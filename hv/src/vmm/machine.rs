@@ -253,10 +253,9 @@ impl<B: Backend> Machine<B> {
             is_modelled: self.host.options.lab.is_some(),
         };
         let owner = Owner::Vm(u16::try_from(number).unwrap_or(u16::MAX - 1));
-        let has_tiers = config.fast_mib != Some(0) && config.overcommit.is_none();
-        let fast = self.fast.clone().filter(|_| has_tiers);
-        // SAFETY: guests get RAM from `Ram` only, which takes it from the frame allocator, and frames of the pool by `Tiers`, one by one.
-        let memory = unsafe { HostMemory::new(owner, fast) };
+        // SAFETY: guests get RAM from `Ram`, which takes it from the frame allocator, and from `Tiers`, which gives frames of the pool back
+        // when no table leads there any more.
+        let memory = unsafe { HostMemory::new(owner, tiers::for_tables(self.fast.as_ref(), config)) };
         let affinity = PcpuSet::from_bits(config.share.affinity);
         let topology = self.sched.topology();
         if affinity.and(topology.all()).is_empty() {

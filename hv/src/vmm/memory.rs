@@ -38,7 +38,7 @@ pub(super) fn span(memory_mib: u64) -> Span {
     }
 }
 
-/// Tables from fast memory, while it has frames for them, and from the frame allocator; and bytes of guest RAM.
+/// Tables from the frame allocator, or from fast memory while that has frames for those that processors walk; and bytes of guest RAM.
 #[derive(Clone, Debug)]
 pub struct HostMemory {
     tables: HostTables,
@@ -47,13 +47,13 @@ pub struct HostMemory {
 }
 
 impl HostMemory {
-    /// Memory of the first node, with tables that are this owner's, and the machine's fast memory.
+    /// Memory of the first node, with tables that are this owner's. `fast`: the machine's fast memory, if the VM uses it.
     ///
     /// # Safety
-    /// VMs that use it have RAM only in frames that were allocated for them, and what they take from the fast memory is theirs alone
-    /// until they give it back.
+    /// VMs that use it have RAM only in frames that the frame allocator or the fast memory has given them, and leave a frame of the fast
+    /// memory alone before they give it back.
     pub unsafe fn new(owner: Owner, fast: Option<Arc<FastPool>>) -> HostMemory {
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller's promise; beyond that only tables that were just taken from the fast memory are filled.
         HostMemory { tables: HostTables { node: Node(0), owner }, ram: unsafe { HostRam::new() }, fast }
     }
 
@@ -69,17 +69,14 @@ impl HostMemory {
         Some(frame)
     }
 
-    /// Takes a table back that is in fast memory; false: it is not.
+    /// Gives a table back that is in fast memory.
     #[cold]
-    fn free_fast(pool: &FastPool, frame: Hfn) -> bool {
-        if pool.number(frame).is_none() {
-            return false;
-        }
+    fn free_fast(pool: &FastPool, frame: Hfn, number: u32) {
         // First: once it is free it may be another VM's.
         if let Some(records) = frame_record::all() {
             records.assign(frame, 1, Owner::Host, Kind::Other);
         }
-        pool.give_back_table(frame)
+        pool.give_back_table(number);
     }
 }
 
@@ -94,13 +91,14 @@ impl TableMemory for HostMemory {
         fast.or_else(|| self.tables.allocate_low())
     }
 
-    fn allocate_record(&self) -> Option<Hfn> {
+    fn allocate_unwalked(&self) -> Option<Hfn> {
         self.tables.allocate()
     }
 
     fn free(&self, frame: Hfn) {
-        if !self.fast.as_ref().is_some_and(|pool| HostMemory::free_fast(pool, frame)) {
-            self.tables.free(frame);
+        match self.fast.as_ref().and_then(|pool| Some((pool, pool.number(frame)?))) {
+            Some((pool, number)) => HostMemory::free_fast(pool, frame, number),
+            None => self.tables.free(frame),
         }
     }
 

@@ -271,6 +271,7 @@ fn tiers<F: PteFormat<Attr = NestedAttr>, M: HostMemory>(json: &mut Json<'_>, vm
     for (name, number) in [
         (key::FAST_FRAMES, now.fast.into()),
         (key::FAST_SHARE, now.share.into()),
+        (key::FAST_TABLES, tiers.pool().tables().into()),
         (key::HOT_WAITING, now.waiting.into()),
         (key::WORKING_SET, now.working_set.into()),
         (key::E_STATE, now.state.0.number().into()),

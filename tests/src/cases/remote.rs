@@ -7,7 +7,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use anyhow::{Result, bail, ensure};
+use anyhow::{Context as _, Result, bail, ensure};
 
 use super::{Case, only};
 use crate::{context::Context, pty::Person};
@@ -62,6 +62,13 @@ pub(super) fn wait_until(mut happened: impl FnMut() -> Result<bool>, what: &str)
     bail!("never saw {what:?}")
 }
 
+/// The share of the guest in KiB, of what `tier` shows; it has no whole MiB.
+fn share(shown: &str) -> Result<u64> {
+    let row = shown.lines().find(|line| line.starts_with("guest ")).context(shown.to_owned())?;
+    let before = row.split_once(" KiB").context(row.to_owned())?.0;
+    Ok(before.rsplit(' ').next().unwrap_or_default().parse()?)
+}
+
 fn reach(context: &Context) -> Result<()> {
     let name = format!("e2e-{}", std::process::id());
     let on = |words: &[&str], input: Option<&[u8]>| context.pal(words, input);
@@ -84,9 +91,13 @@ fn reach(context: &Context) -> Result<()> {
     ensure!(!vms.stdout().contains('\r') && vms.stdout().ends_with('\n'), "{:?}", vms.stdout());
 
     let tier = |words: &[&str]| on(&[&["tier", &name][..], words].concat(), None);
-    tier(&[])?.status(0)?.has("fast memory: 4 MiB")?.has("guest            -")?;
-    tier(&["guest", "E2"])?.status(0)?.has("guest            E2 set           3 MiB")?;
-    tier(&["guest", "auto"])?.status(0)?.has("guest            -                4 MiB")?;
+    let all = share(&tier(&[])?.status(0)?.has("fast memory: 4 MiB")?.has("guest            -")?.stdout())?;
+    // Six eighths of what page tables leave of 4 MiB, in whole frames.
+    ensure!((4096 * 15 / 16..4096).contains(&all), "{all} KiB");
+    let less = tier(&["guest", "E2"])?.status(0)?.has("guest            E2 set")?.stdout();
+    ensure!(share(&less)? == all / 4 * 6 / 8 * 4, "{less}");
+    let auto = tier(&["guest", "auto"])?.status(0)?.has("guest            -")?.stdout();
+    ensure!(share(&auto)? == all, "{auto}");
     tier(&["other", "E2"])?.status(2)?.says("no guest named other; its guests: guest")?;
     tier(&["guest", "E8"])?.status(2)?.says("E8")?;
 

@@ -227,8 +227,8 @@ impl Tiers {
     pub fn set_state(&self, wanted: Option<EState>) -> Result<(), TooMuch> {
         let mut state = self.state.lock();
         if let Some(wanted) = wanted {
-            let frames = wanted.frames(self.pool.total());
-            let left = self.pool.total().saturating_sub(self.pool.set_by_others(self.vm));
+            let (divided, left) = self.pool.left_by_set(self.vm);
+            let frames = wanted.frames(divided);
             if frames > left {
                 return Err(TooMuch { wanted: frames, left });
             }

@@ -1,9 +1,15 @@
 //! The machine's fast memory: frames that the frame allocator does not have, and what each VM may take of them.
 //!
-//! A VM takes frames one by one, and gives all back at its end. Page tables of the hypervisor are there, too, while frames are free
-//! ([`FastPool::take_for_table`]): a processor reads them for each access of any page that misses its TLB. VMs divide what
-//! tables leave. What must hold: a frame is one VM's, or free, and the contents of a free
-//! one are arbitrary but for what a guest has left: the last owner wipes it.
+//! A VM takes frames for its pages, one by one or 512 at once, and gives all back at its end. So do the hypervisor's page tables that
+//! processors walk for it ([`FastPool::take_for_table`]); VMs divide what tables leave.
+//!
+//! ```text
+//!  number 0                                                  total
+//!    │ single pages ──►          free          ◄── pieces ◄── tables │
+//! ```
+//!
+//! Tables stay, and pages come and go: a table that is the last free frame breaks up no run that a piece could have, as long as others
+//! are in the same one. What must hold: a frame is one VM's, or free, and a free one has nothing that a guest has written.
 
 use alloc::vec::Vec;
 use core::ops::Range;
@@ -22,18 +28,21 @@ struct State {
     free: Vec<u64>,
     /// Words below this one have none.
     first: usize,
+    /// Nor have words from this one on.
+    end: usize,
     count: u32,
-    /// Frames that hold tables.
+    /// Frames that hold page tables, of all VMs.
     tables: u32,
     /// By the VM's number.
     demands: Vec<Option<Demand>>,
 }
 
-/// At most one frame in so many holds a table. Nested tables of small leaves and the P2m's for 16 times as much memory need that.
+/// At most one frame in so many holds a table. Small leaves for 32 times as much memory as is fast need that many.
 const TABLES_PART: u32 = 16;
 
 impl State {
-    fn take(&mut self) -> Option<u32> {
+    /// Takes the first free frame.
+    fn take_first(&mut self) -> Option<u32> {
         let found = self.free[self.first..].iter().position(|word| *word != 0)?;
         self.first += found;
         let word = &mut self.free[self.first];
@@ -43,12 +52,28 @@ impl State {
         Some(self.first as u32 * 64 + bit)
     }
 
+    /// Takes the last one.
+    fn take_last(&mut self) -> Option<u32> {
+        let found = self.free[..self.end].iter().rposition(|word| *word != 0)?;
+        self.end = found + 1;
+        let bit = self.free[found].ilog2();
+        self.free[found] &= !(1 << bit);
+        self.count -= 1;
+        Some(found as u32 * 64 + bit)
+    }
+
+    /// Frames of this word are free.
+    fn has_free(&mut self, word: usize) {
+        self.first = self.first.min(word);
+        self.end = self.end.max(word + 1);
+    }
+
     /// False: it is not taken.
     fn give_back(&mut self, number: u32) -> bool {
         let (word, bit) = (number as usize / 64, 1 << (number % 64));
         let Some(free) = self.free.get_mut(word).filter(|free| **free & bit == 0) else { return false };
         *free |= bit;
-        self.first = self.first.min(word);
+        self.has_free(word);
         self.count += 1;
         true
     }
@@ -98,7 +123,7 @@ impl FastPool {
         if let (Some(last), 1..) = (free.last_mut(), total % 64) {
             *last = (1 << (total % 64)) - 1;
         }
-        let state = State { free, first: 0, count: total, tables: 0, demands: Vec::new() };
+        let state = State { free, first: 0, end: words, count: total, tables: 0, demands: Vec::new() };
         Ok(FastPool { ranges: own, total, sharing, state: Mutex::new(state) })
     }
 
@@ -147,41 +172,44 @@ impl FastPool {
         None
     }
 
-    /// Takes a frame.
+    /// Takes a frame for a page: the first free one.
     pub fn take(&self) -> Option<u32> {
-        self.state.lock().take()
+        self.state.lock().take_first()
     }
 
-    /// Takes a frame for a page table, whose contents are arbitrary; none if tables have their part, or nothing is free.
+    /// Takes the last free frame for a page table. Its contents are arbitrary. `None`: tables have their part, or nothing is free.
     pub fn take_for_table(&self) -> Option<Hfn> {
         let number = {
             let mut state = self.state.lock();
             if state.tables >= self.total / TABLES_PART {
                 return None;
             }
-            let number = state.take()?;
+            let number = state.take_last()?;
             state.tables += 1;
             number
         };
         self.frame(number)
     }
 
-    /// Gives the frame of a page table back that no processor walks any more. False: it is none of the pool's.
-    pub fn give_back_table(&self, frame: Hfn) -> bool {
-        let Some(number) = self.number(frame) else { return false };
+    /// Gives the frame of a page table back, which no processor walks any more.
+    pub fn give_back_table(&self, number: u32) {
         let mut state = self.state.lock();
-        if state.give_back(number) {
-            state.tables = state.tables.saturating_sub(1);
-        }
-        true
+        let is_taken = state.tables > 0 && number < self.total && state.give_back(number);
+        debug_assert!(is_taken, "table {number} is not taken");
+        state.tables -= u32::from(is_taken);
     }
 
-    /// What is divided between VMs: all frames but those that hold page tables.
+    /// Frames that hold page tables, of all VMs.
+    pub fn tables(&self) -> u32 {
+        self.state.lock().tables
+    }
+
+    /// Frames that are divided between VMs: all but those that hold page tables.
     pub fn for_pages(&self) -> u32 {
-        self.total - self.state.lock().tables
+        self.total - self.tables()
     }
 
-    /// Takes 512 frames that begin at an address of 2 MiB: the last such run that is free, because single frames are taken from the first
+    /// Takes 512 frames that begin at an address of 2 MiB: the last such run that is free, because single pages are taken from the first
     /// on. The number of its first frame.
     pub fn take_piece(&self) -> Option<u32> {
         let mut state = self.state.lock();
@@ -215,8 +243,10 @@ impl FastPool {
             debug_assert!(false, "not all of the piece at {number} is taken");
             return;
         }
-        words(number).for_each(|(word, mask)| state.free[word] |= mask);
-        state.first = state.first.min(number as usize / 64);
+        for (word, mask) in words(number) {
+            state.free[word] |= mask;
+            state.has_free(word);
+        }
         state.count += PIECE as u32;
     }
 
@@ -242,11 +272,15 @@ impl FastPool {
         Ok(divide(self.sharing, self.total - state.tables, &state.demands, vm))
     }
 
-    /// Frames that other VMs than this one have by E-states that a person has set.
-    pub fn set_by_others(&self, vm: usize) -> u32 {
+    /// Frames that are divided between VMs, and those of them that E-states which a person has set for others than this VM leave.
+    pub fn left_by_set(&self, vm: usize) -> (u32, u32) {
         let state = self.state.lock();
+        let divided = self.total - state.tables;
         let others = state.demands.iter().enumerate().filter(|(at, _)| *at != vm);
         let set = others.filter_map(|(_, demand)| demand.filter(|demand| demand.is_set));
-        set.map(|demand| demand.state.frames(self.total)).fold(0, u32::saturating_add)
+        (divided, set.map(|demand| demand.state.frames(divided)).fold(divided, u32::saturating_sub))
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -279,47 +279,39 @@ proptest! {
         drop(tiers);
         prop_assert_eq!(pool.free(), 200);
     }
-
-    /// Frames of a pool are taken once, and found by number and address.
-    #[test]
-    fn a_pool_is_a_set(frames in 2u64..300, ops in prop::collection::vec(any::<(bool, u16)>(), 0..300)) {
-        let pool = pool(frames, Sharing::Shares);
-        let mut taken: Vec<u32> = vec![];
-        for (takes, which) in ops {
-            if takes || taken.is_empty() {
-                let found = pool.take();
-                prop_assert_eq!(found.is_some(), (taken.len() as u64) < frames);
-                if let Some(number) = found {
-                    prop_assert!(!taken.contains(&number));
-                    let frame = pool.frame(number).unwrap();
-                    prop_assert_eq!(pool.number(frame), Some(number));
-                    taken.push(number);
-                }
-            } else {
-                pool.give_back(taken.swap_remove(usize::from(which) % taken.len()));
-            }
-            prop_assert_eq!(u64::from(pool.free()), frames - taken.len() as u64);
-        }
-        prop_assert_eq!((pool.frame(frames as u32), pool.number(Hfn(7))), (None, None));
-    }
 }
 
 #[test]
-fn tables_have_their_part_of_the_pool() {
-    let pool = pool(100, Sharing::Shares);
-    let demand = Some(Demand::new(1, None));
-    assert_eq!(pool.publish(0, demand), Ok(100));
-    let tables: Vec<_> = core::iter::from_fn(|| pool.take_for_table()).collect();
-    assert_eq!((tables.len(), pool.for_pages(), pool.free()), (6, 94, 94));
-    assert_eq!(pool.publish(0, demand), Ok(94), "more could not be filled, and so nothing would leave");
-    assert!(!pool.give_back_table(Hfn(7)), "it is the frame allocator's");
-    assert!(pool.give_back_table(tables[1]));
-    assert_eq!((pool.for_pages(), pool.free()), (95, 95));
-    assert_eq!(pool.take_for_table(), Some(tables[1]), "which has room again");
-    // Where pages have all the rest, a table is elsewhere.
-    assert!(pool.give_back_table(tables[1]));
-    while pool.take().is_some() {}
-    assert_eq!((pool.take_for_table(), pool.for_pages()), (None, 95));
+fn e_states_are_parts_of_what_tables_leave() {
+    let pool = pool(160, Sharing::EstateQos);
+    (0..8).for_each(|_| assert!(pool.take_for_table().is_some()));
+    let [one, other] = [0, 1].map(|vm| tiers(&pool, vm, HotPolicy::Threshold));
+    one.set_state(EState::new(4)).unwrap();
+    assert_eq!(other.set_state(EState::new(3)), Err(TooMuch { wanted: 95, left: 76 }));
+    other.set_state(EState::new(4)).unwrap();
+    assert_eq!([one.view().share, other.view().share], [76, 76]);
+}
+
+#[test]
+fn pages_leave_for_tables_that_are_made_later() {
+    let pool = pool(160, Sharing::Shares);
+    let tiers = tiers(&pool, 0, HotPolicy::Threshold);
+    let (mut table, mut places) = (Table::default(), BTreeMap::new());
+    let pass = |table: &Table, places: &mut BTreeMap<u64, Hfn>| {
+        tiers.pass(table, &table.histogram(), 0);
+        perform(&tiers, places, || None);
+    };
+    (0..158).for_each(|page| table.set(page, u32::MAX));
+    pass(&table, &mut places);
+    assert_eq!((tiers.view().fast, tiers.view().share), (158, 160));
+    (0..2).for_each(|_| assert!(pool.take_for_table().is_some()));
+    (158..300).for_each(|page| table.set(page, u32::MAX));
+    pass(&table, &mut places);
+    assert_eq!((tiers.view().fast, tiers.view().share, pool.free()), (158, 158, 0));
+    // One that ends, and one that is begun.
+    pool.give_back_table(159);
+    pass(&table, &mut places);
+    assert_eq!((tiers.view().fast, tiers.view().share, pool.free()), (159, 159, 0));
 }
 
 /// Bytes of frames, a number for each.

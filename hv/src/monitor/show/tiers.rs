@@ -31,18 +31,24 @@ pub fn tiers<V: Virt, M: HostMemory>(view: &View<'_, V, M>, answer: &mut dyn Wri
     let (state, is_set) = now.state;
     writeln!(
         answer,
-        "fast memory: {} of {} that it may have; the machine has {}, {} of it free; divided by {}",
+        "fast memory: {} of {} that it may have; the machine has {}, {} of it free, {} page tables; divided by {}",
         frames(now.fast),
         frames(now.share),
         frames(pool.total()),
         frames(pool.free()),
+        frames(pool.tables()),
         pool.sharing()
     )?;
     match (is_set, pool.sharing().has_states()) {
         (false, false) => writeln!(answer, "E-state: none is set, and {} has none", pool.sharing())?,
         (by_hand, _) => {
             let by = if by_hand { "set by hand" } else { "chosen by the policy" };
-            writeln!(answer, "E-state: E{} ({}), {by}", state.number(), frames(state.frames(pool.total())))?;
+            writeln!(
+                answer,
+                "E-state: E{} ({}), {by}",
+                state.number(),
+                frames(state.frames(pool.for_pages()))
+            )?;
         }
     }
     writeln!(
@@ -148,10 +154,10 @@ pub fn all(vms: &mut impl Vms, wanted: Option<(&str, TierState)>, answer: &mut d
 /// The machine's fast memory, and the head of the table.
 fn head(tiers: &Tiers, answer: &mut dyn Write) -> fmt::Result {
     let pool = tiers.pool();
-    let (total, free) = (frames(pool.total()), frames(pool.free()));
+    let (total, free, tables) = (frames(pool.total()), frames(pool.free()), frames(pool.tables()));
     writeln!(
         answer,
-        "{ANSWER} {total}, {free} of it free; divided by {}; hot pages by {}",
+        "{ANSWER} {total}, {free} of it free, {tables} page tables; divided by {}; hot pages by {}",
         pool.sharing(),
         tiers.policy()
     )?;

@@ -217,7 +217,7 @@ impl<F: PteFormat, M: TableMemory> Table<F, M> {
     }
 
     fn add_table(&mut self, table: Hfn, index: usize) -> Result<Hfn, MapError> {
-        let child = self.memory.allocate().ok_or(MapError::OutOfFrames)?;
+        let child = Self::allocate(&self.memory).ok_or(MapError::OutOfFrames)?;
         self.frames += 1;
         self.memory.store(table, index, F::table(child));
         Ok(child)
@@ -225,7 +225,7 @@ impl<F: PteFormat, M: TableMemory> Table<F, M> {
 
     /// Replaces a leaf by a table of 512 leaves that say the same.
     pub(super) fn split_leaf(&mut self, table: Hfn, index: usize, level: u8) -> Result<Hfn, MapError> {
-        let child = self.memory.allocate().ok_or(MapError::OutOfFrames)?;
+        let child = Self::allocate(&self.memory).ok_or(MapError::OutOfFrames)?;
         self.frames += 1;
         let mut raw = self.memory.load(table, index);
         // Again from the start if the processor sets a bit in the old leaf meanwhile: each of the new ones inherits it.

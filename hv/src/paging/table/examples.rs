@@ -4,6 +4,7 @@ use super::tests::{G1, K4, M2, range};
 use super::*;
 use crate::arch::Access;
 use crate::paging::arena::Arena;
+use crate::paging::format::p2m::{P2mFormat, P2mKind};
 use crate::paging::format::{NestedAttr, npt::Npt};
 use crate::paging::model::{Processor, Vendor};
 use crate::paging::range::Flush;
@@ -32,6 +33,43 @@ fn the_largest_leaves_that_fit_are_used() {
     let mut table = Table::<Npt, _>::new(&arena, PageSize::Size2M).unwrap();
     assert_eq!(table.map(range(0, G1), Hpa(8 * G1), NestedAttr::RAM), Ok(Flush::None));
     assert_eq!(leaf_sizes(&table), [0, 512, 0]);
+}
+
+/// Memory that has nothing but frames for what no processor walks.
+struct Unwalked(Arena);
+
+impl TableMemory for Unwalked {
+    fn allocate(&self) -> Option<Hfn> {
+        None
+    }
+    fn allocate_unwalked(&self) -> Option<Hfn> {
+        self.0.allocate()
+    }
+    fn free(&self, frame: Hfn) {
+        self.0.free(frame);
+    }
+    fn load(&self, frame: Hfn, index: usize) -> u64 {
+        self.0.load(frame, index)
+    }
+    fn store(&self, frame: Hfn, index: usize, value: u64) {
+        self.0.store(frame, index, value);
+    }
+    fn compare_exchange(&self, frame: Hfn, index: usize, old: u64, new: u64) -> Result<(), u64> {
+        self.0.compare_exchange(frame, index, old, new)
+    }
+}
+
+#[test]
+fn tables_that_no_processor_walks_take_no_frame_of_those_that_are_walked() {
+    let memory = Unwalked(Arena::new(100));
+    assert!(Table::<Npt, _>::new(&memory, PageSize::Size2M).is_err());
+    let mut table = Table::<P2mFormat, _>::new(&memory, PageSize::Size2M).unwrap();
+    let ram = P2mKind::Ram { writable: true };
+    assert_eq!(table.map(range(0, G1), Hpa(8 * G1), ram), Ok(Flush::None));
+    assert_eq!(table.unmap(range(K4, K4)), Ok(Flush::None));
+    let spare = table.take_spare().unwrap();
+    assert!(table.split_shared(Gpa(M2), spare));
+    assert_eq!((table.frames(), memory.0.in_use()), (5, 5));
 }
 
 #[test]

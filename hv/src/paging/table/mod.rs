@@ -92,8 +92,13 @@ pub struct Table<F: PteFormat, M: TableMemory> {
 impl<F: PteFormat, M: TableMemory> Table<F, M> {
     /// An empty tree that uses leaves up to `largest`.
     pub fn new(memory: M, largest: PageSize) -> Result<Self, MapError> {
-        let root = memory.allocate().ok_or(MapError::OutOfFrames)?;
+        let root = Self::allocate(&memory).ok_or(MapError::OutOfFrames)?;
         Ok(Table { memory, root, largest, frames: 1, retired: None, format: PhantomData })
+    }
+
+    /// A frame for a table of this format.
+    fn allocate(memory: &M) -> Option<Hfn> {
+        if F::HARDWARE { memory.allocate() } else { memory.allocate_unwalked() }
     }
 
     /// The root table.

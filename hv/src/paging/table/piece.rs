@@ -49,7 +49,7 @@ impl<F: PteFormat, M: TableMemory> Table<F, M> {
 
     /// A table for [`Table::split_shared`], which counts as one of the tree. `None`: no memory.
     pub fn take_spare(&mut self) -> Option<Hfn> {
-        let spare = self.memory.allocate()?;
+        let spare = Self::allocate(&self.memory)?;
         self.frames += 1;
         Some(spare)
     }

@@ -303,6 +303,20 @@ fn what_is_pinned_moves_page_by_page() {
     assert_eq!((tiers.view().fast, tiers.view().pieces, places.len()), (512, 0, 512));
 }
 
+/// Tables and pages, in turns, and then all pages go: the tables are in one run, and all others can be pieces.
+#[test]
+fn tables_that_stay_leave_runs_whole() {
+    let pool = FastPool::new([Hfn(1 << 20)..Hfn((1 << 20) + 8 * PIECE)], Sharing::Shares).unwrap();
+    let most = pool.total() / 16;
+    for _ in 0..most {
+        let pages: Vec<_> = (0..7).filter_map(|_| pool.take()).collect();
+        assert!(pool.take_for_table().is_some());
+        pages.into_iter().for_each(|page| pool.give_back(page));
+    }
+    assert_eq!(core::iter::from_fn(|| pool.take_piece()).count(), 7);
+    assert_eq!((pool.tables(), pool.free()), (most, 512 - most));
+}
+
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(24))]
 
@@ -343,24 +357,28 @@ proptest! {
 
     /// Runs of a pool are aligned, and taken once.
     #[test]
-    fn runs_of_a_pool_are_disjoint(ops in prop::collection::vec((0u8..4, any::<u16>()), 0..60)) {
+    fn runs_of_a_pool_are_disjoint(ops in prop::collection::vec((0u8..6, any::<u16>()), 0..60)) {
         let (pool, _) = machine(HotPolicy::Threshold);
-        let (mut pages, mut runs): (Vec<u32>, Vec<u32>) = Default::default();
+        let (mut pages, mut runs, mut tables): (Vec<u32>, Vec<u32>, Vec<u32>) = Default::default();
         for (op, which) in ops {
             match op {
                 0 => {
                     if let Some(run) = pool.take_piece() {
                         prop_assert_eq!(pool.frame(run).unwrap().0 % PIECE, 0);
-                        prop_assert!(!runs.contains(&run) && !pages.iter().any(|page| (run..run + PAGES).contains(page)));
+                        prop_assert!(!runs.contains(&run));
                         runs.push(run);
                     }
                 }
                 1 => pages.extend((0..which % 200).filter_map(|_| pool.take())),
                 2 if !runs.is_empty() => pool.give_back_piece(runs.swap_remove(usize::from(which) % runs.len())),
+                3 => tables.extend((0..which % 200).filter_map(|_| pool.number(pool.take_for_table()?))),
+                4 => tables.drain(..).for_each(|table| pool.give_back_table(table)),
                 _ => pages.drain(..).for_each(|page| pool.give_back(page)),
             }
-            prop_assert!(!pages.iter().any(|page| runs.iter().any(|run| (*run..run + PAGES).contains(page))));
-            prop_assert_eq!(pool.free() as usize, pool.total() as usize - pages.len() - runs.len() * 512);
+            let mut single = pages.iter().chain(&tables);
+            prop_assert!(!single.any(|page| runs.iter().any(|run| (*run..run + PAGES).contains(page))));
+            let taken = pages.len() + tables.len() + runs.len() * 512;
+            prop_assert_eq!(pool.free() as usize, pool.total() as usize - taken);
         }
     }
 }

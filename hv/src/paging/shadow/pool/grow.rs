@@ -105,7 +105,7 @@ impl<M: TableMemory, F: PteFormat> Pool<M, F> {
         if !self.may_grow() {
             return false;
         }
-        let Some(frame) = self.memory.allocate_record() else { return false };
+        let Some(frame) = self.memory.allocate_unwalked() else { return false };
         self.chunks.add(&self.memory, frame);
         self.frames.chunks += 1;
         self.frames.most = self.frames.most.max(self.frames.total());

@@ -74,6 +74,7 @@ fn tiers(samples: &mut Samples, now: Tiers) -> Map<String, Value> {
         ("hot", json!(now.hot)),
         ("total", json!(now.total)),
         ("free", json!(now.free)),
+        ("tables", json!(now.tables)),
         ("share", json!(now.share)),
         ("fast", json!(now.fast)),
         ("waiting", json!(now.waiting)),
@@ -127,6 +128,7 @@ mod tests {
                 time_ns,
                 tsc,
                 total: 100,
+                tables: 6,
                 share: 60,
                 fast: 40,
                 waiting: 7,
@@ -141,7 +143,7 @@ mod tests {
         assert_eq!(
             first,
             json!({ "v": 1, "t": "tiers", "vm": "b", "time_ns": 1000, "machine_ns": 0, "span_ns": 1000, "moved_in": 15,
-                "moved_out": 5, "discarded": 0, "stayed": 1, "e_state": 3, "set": false, "hot": 0, "total": 100, "free": 0,
+                "moved_out": 5, "discarded": 0, "stayed": 1, "e_state": 3, "set": false, "hot": 0, "total": 100, "free": 0, "tables": 6,
                 "share": 60, "fast": 40, "waiting": 7, "working_set": 0, "target": null,
                 "accessed": vec![0; 64], "hot_parts": vec![0; 64], "histogram": vec![0; 32],
                 "recent": [1, 2, 3, 4, 5, 6] })

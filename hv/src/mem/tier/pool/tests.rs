@@ -1,0 +1,72 @@
+//! A pool beside a set of free frames.
+
+use std::collections::BTreeSet;
+
+use proptest::prelude::*;
+
+use super::*;
+use crate::mem::tier::tests::pool;
+
+#[test]
+fn tables_have_their_part_of_the_pool() {
+    let pool = pool(100, Sharing::Shares);
+    let demand = Some(Demand::new(1, None));
+    assert_eq!(pool.publish(0, demand), Ok(100));
+    let tables: Vec<_> = core::iter::from_fn(|| pool.take_for_table()).collect();
+    let numbers: Vec<_> = tables.iter().filter_map(|frame| pool.number(*frame)).collect();
+    assert_eq!(numbers, [99, 98, 97, 96, 95, 94], "the last ones, a 16th of all");
+    assert_eq!((pool.tables(), pool.for_pages(), pool.free()), (6, 94, 94));
+    assert_eq!(pool.publish(0, demand), Ok(94), "more could not be filled, and so nothing would leave");
+    pool.give_back_table(98);
+    assert_eq!((pool.tables(), pool.for_pages(), pool.free()), (5, 95, 95));
+    assert_eq!(pool.take_for_table(), Some(tables[1]), "which has room again");
+    // Where pages have all the rest, a table is elsewhere.
+    pool.give_back_table(98);
+    while pool.take().is_some() {}
+    assert_eq!((pool.take_for_table(), pool.for_pages()), (None, 95));
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(100))]
+
+    /// Frames of a pool are taken once, and found by number and address. Pages take the first free one, tables the last, and no more than
+    /// their part.
+    #[test]
+    fn a_pool_is_a_set(frames in 2u64..300, ops in prop::collection::vec((0u8..5, any::<u16>()), 0..300)) {
+        let pool = pool(frames, Sharing::Shares);
+        let mut free: BTreeSet<u32> = (0..frames as u32).collect();
+        let (mut pages, mut tables): (Vec<u32>, Vec<u32>) = Default::default();
+        for (op, which) in ops {
+            let of = |taken: &Vec<u32>| usize::from(which) % taken.len().max(1);
+            match op {
+                0 | 1 => {
+                    let found = pool.take();
+                    prop_assert_eq!(found, free.pop_first());
+                    pages.extend(found);
+                }
+                2 => {
+                    let has_room = (tables.len() as u64) < frames / 16;
+                    let last = if has_room { free.pop_last() } else { None };
+                    let found = pool.take_for_table();
+                    prop_assert_eq!(found, last.and_then(|number| pool.frame(number)));
+                    prop_assert_eq!(found.and_then(|frame| pool.number(frame)), last);
+                    tables.extend(last);
+                }
+                3 if !tables.is_empty() => {
+                    let number = tables.swap_remove(of(&tables));
+                    pool.give_back_table(number);
+                    free.insert(number);
+                }
+                4 if !pages.is_empty() => {
+                    let number = pages.swap_remove(of(&pages));
+                    pool.give_back(number);
+                    free.insert(number);
+                }
+                _ => {}
+            }
+            let counts = [pool.free(), pool.tables(), pool.for_pages()].map(|count| count as usize);
+            prop_assert_eq!(counts, [free.len(), tables.len(), frames as usize - tables.len()]);
+        }
+        prop_assert_eq!((pool.frame(frames as u32), pool.number(Hfn(7))), (None, None));
+    }
+}
