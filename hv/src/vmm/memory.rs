@@ -50,8 +50,8 @@ impl HostMemory {
     /// Memory of the first node, with tables that are this owner's. `fast`: the machine's fast memory, if the VM uses it.
     ///
     /// # Safety
-    /// VMs that use it have RAM only in frames that the frame allocator or the fast memory has given them, and leave a frame of the fast
-    /// memory alone before they give it back.
+    /// VMs that use it have RAM only in frames that the frame allocator or the fast memory has given them, and give one of the fast memory
+    /// back when no table leads there any more.
     pub unsafe fn new(owner: Owner, fast: Option<Arc<FastPool>>) -> HostMemory {
         // SAFETY: the caller's promise; beyond that only tables that were just taken from the fast memory are filled.
         HostMemory { tables: HostTables { node: Node(0), owner }, ram: unsafe { HostRam::new() }, fast }

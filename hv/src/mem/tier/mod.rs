@@ -11,7 +11,7 @@
 //! | `evict`, [`residents`] | which pages leave, where a policy of page replacement says so |
 //! | [`sharing`] | how much of the fast memory is each VM's; E-states |
 //! | [`target`] | what a guest wants of it |
-//! | [`pool`] | the fast memory's frames |
+//! | [`pool`] | the fast memory's frames, which page tables have, too |
 //! | `batch` | pages that are to move, one by one |
 //! | [`task`] | what is to be done with a piece |
 //! | [`map`] | where its hot pages are, for samples |

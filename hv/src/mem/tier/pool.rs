@@ -9,7 +9,8 @@
 //! ```
 //!
 //! Tables stay, and pages come and go: a table that is the last free frame breaks up no run that a piece could have, as long as others
-//! are in the same one. What must hold: a frame is one VM's, or free, and a free one has nothing that a guest has written.
+//! are in the same one. What must hold: a frame is one VM's, or free, and the contents of a free one are arbitrary but for what a guest
+//! has left: the last owner wipes it.
 
 use alloc::vec::Vec;
 use core::ops::Range;

@@ -1,6 +1,7 @@
 //! How much of the fast memory each VM may have (thesis 4.2.2 and 4.4).
 //!
-//! An *E-state* is a share in eighths of the whole fast memory: E0 is all of it, E7 an eighth (thesis 4.4.1 has 64 MiB of 512).
+//! An *E-state* is a share in eighths of the fast memory that page tables leave: E0 is all of it, E7 an eighth (thesis 4.4.1 has 64 MiB
+//! of 512).
 //! Pure: [`divide`] says what is each VM's, of what all of them ask for; [`Driver`] changes one VM's E-state by how it fares.
 //!
 //! A guest may say what part of its hot pages it wants in fast memory, its [`Target`]. With less than the policy would give, its
