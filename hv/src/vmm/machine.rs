@@ -255,7 +255,7 @@ impl<B: Backend> Machine<B> {
         let owner = Owner::Vm(u16::try_from(number).unwrap_or(u16::MAX - 1));
         // SAFETY: guests get RAM from `Ram`, which takes it from the frame allocator, and from `Tiers`, which gives frames of the pool back
         // when no table leads there any more.
-        let memory = unsafe { HostMemory::new(owner, tiers::for_tables(self.fast.as_ref(), config)) };
+        let memory = unsafe { HostMemory::new(owner, tiers::used_by(self.fast.as_ref(), config).cloned()) };
         let affinity = PcpuSet::from_bits(config.share.affinity);
         let topology = self.sched.topology();
         if affinity.and(topology.all()).is_empty() {

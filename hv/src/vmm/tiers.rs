@@ -5,7 +5,6 @@ use alloc::sync::Arc;
 
 use abi::config::Replacement;
 use abi::regions::{Regioning, Regions, Spaces};
-use abi::tiers::Sharing;
 
 use super::backend::Backend;
 use super::guest::Guest;
@@ -59,15 +58,9 @@ pub(super) fn pool(host: &Host) -> Option<Arc<FastPool>> {
     }
 }
 
-/// The fast memory that pages of a VM may move to: none if it is overcommitted, since then they are the pager's.
-fn for_pages<'a>(pool: Option<&'a Arc<FastPool>>, config: &VmConfig) -> Option<&'a Arc<FastPool>> {
+/// The fast memory that a VM uses, for its pages and for page tables. An overcommitted one uses none: its pages are the pager's.
+pub(super) fn used_by<'a>(pool: Option<&'a Arc<FastPool>>, config: &VmConfig) -> Option<&'a Arc<FastPool>> {
     pool.filter(|_| config.overcommit.is_none() && config.fast_mib != Some(0))
-}
-
-/// The fast memory that page tables for a VM may be in: none if only a person could give it a share.
-pub(super) fn for_tables(pool: Option<&Arc<FastPool>>, config: &VmConfig) -> Option<Arc<FastPool>> {
-    let pool = for_pages(pool, config)?;
-    (config.fast_mib.is_some() || pool.sharing() != Sharing::Static).then(|| pool.clone())
 }
 
 /// Gives a VM its part of the fast memory, if the machine has any.
@@ -86,7 +79,7 @@ pub(super) fn attach<B: Backend>(
         Some(mib) if mib > there => return Err(BuildError::Fast { wanted: mib, there }),
         fixed => fixed.map(|mib| u32::try_from(mib * MIB).unwrap_or(u32::MAX)),
     };
-    let Some(pool) = for_pages(pool, config) else { return Ok(()) };
+    let Some(pool) = used_by(pool, config) else { return Ok(()) };
     let demand = Demand::new(config.share.weight, fixed);
     // SAFETY: the frames of the VM's RAM are its own, and those of the pool that are not free are their VMs'.
     let copier = Box::new(unsafe { TierFrames::new(owner, pool.clone()) });
