@@ -38,7 +38,7 @@ struct State {
     demands: Vec<Option<Demand>>,
 }
 
-/// At most one frame in so many holds a table. Small leaves for 32 times as much memory as is fast need that many.
+/// One frame in this many holds a table, at most. Small leaves for 32 times as much memory as is fast need that many.
 const TABLES_PART: u32 = 16;
 
 impl State {
