@@ -90,12 +90,12 @@ fn long(context: &Context) -> Result<()> {
     isolation(context, minutes * 60, number("ISOLATION_SEED").unwrap_or(clock))
 }
 
-/// Loops on all VCPUs that compute sums for `seconds` of the guest's time and count them.
+/// Loops on all VCPUs that compute sums for `seconds` of the guest's time, one at least, and count them.
 fn work(seconds: u64) -> String {
     format!(
         "up() {{ read up rest < /proc/uptime; up=${{up%%.*}}; }}\n\
          up; end=$((up + {seconds}))\n\
-         work() {{ good=0; bad=0; while up; [ $up -lt $end ]; do\n\
+         work() {{ good=0; bad=0; while up; [ $up -lt $end ] || [ $((good + bad)) -eq 0 ]; do\n\
          if [ \"$(seq 20000 | md5sum)\" = '{SUM}  -' ]; then good=$((good + 1)); else bad=$((bad + 1)); fi; done\n\
          echo worker: $good right, $bad wrong; }}\n\
          echo at work; {workers}wait",

@@ -111,6 +111,27 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
+    #[test]
+    fn pages_that_move_vcpus_too_often_are_excluded_among_others() {
+        let mut partition = Partition::new([Gfn(0)..Gfn(64)]).unwrap();
+        let (mut moves, space) = (Moves::default(), partition.add_space().unwrap());
+        for page in 0..COUNTERS as u64 {
+            let _mapped = partition.map(Gfn(page), space).unwrap();
+        }
+        let mut excluded = vec![];
+        for n in 0..400 {
+            // The first pages come most often, and so they go first; those behind them take their places.
+            let page = Gfn(n % (1 + n % COUNTERS as u64));
+            if moves.moved(page, n, 20, &mut partition).is_some() {
+                excluded.push(page.0);
+            }
+            assert!(moves.pages.iter().all(|(own, count)| *count <= 20 && moves.find(*own).is_ok()));
+        }
+        assert!(excluded.len() > 3 && moves.excluded() == excluded.len() as u64, "{excluded:?}");
+        assert_eq!(moves.moved(Gfn(40), 2 * WINDOW_NS, 20, &mut partition), None);
+        assert_eq!(moves.pages.as_slice(), [(Gfn(40), 1)], "another window");
+    }
+
     /// The same by a search through all counters.
     fn count_plainly(pages: &mut Vec<(Gfn, u32)>, gfn: Gfn) -> Option<u32> {
         if let Some((_, count)) = pages.iter_mut().find(|(own, _)| *own == gfn) {

@@ -194,20 +194,11 @@ pub fn run(figure: &Figure, args: &ReproduceArgs, project: &Project, ui: &Ui) ->
     Ok(0)
 }
 
-const HEAD: [&str; 9] = [
-    "each region",
-    "accesses",
-    "conditions",
-    "off",
-    "unify",
-    "gain",
-    "of all runs",
-    "moves/s",
-    "cycles/move",
-];
+const HEAD: [&str; 8] =
+    ["each region", "accesses", "conditions", "off", "unify", "gain", "moves/s", "cycles/move"];
 
 /// The cells of a row.
-fn cells(measured: &Measured) -> [String; 9] {
+fn cells(measured: &Measured) -> [String; 8] {
     let Measured { point, off, unify, .. } = measured;
     let number = |value: Option<f64>| value.map_or("–".into(), |value| format!("{value:.0}"));
     [
@@ -216,10 +207,9 @@ fn cells(measured: &Measured) -> [String; 9] {
         verdict::conditions(point),
         format!("{:.1} ns", off.ns_per_access),
         format!("{:.1} ns", unify.ns_per_access),
-        percent(Some(measured.gain())),
-        measured.gains.map_or("–".into(), |gains| {
+        measured.gains.map_or(percent(Some(measured.gain())), |gains| {
             let [least, most] = gains.map(|gain| percent(Some(gain)));
-            format!("{least} to {most}")
+            format!("{} ({least} to {most})", percent(Some(measured.gain())))
         }),
         number(unify.moves_per_second()),
         number(unify.cycles_per_move()),
@@ -335,7 +325,11 @@ fn page(figure: &Figure, args: &ReproduceArgs, all: &[(String, Vec<Measured>, Ve
         }
         text += &rows_table(&HEAD, &measured.iter().map(cells).collect::<Vec<_>>());
         if args.seeds != 1 {
-            let _ = writeln!(text, "\nEach row is the run with the median gain of {}.", args.seeds);
+            let _ = writeln!(
+                text,
+                "\nEach row is the run with the median gain of {} (least to greatest).",
+                args.seeds
+            );
         }
         if let Some(measured) = measured.first() {
             let _ = writeln!(text, "\nParameters:\n{}", words(&measured.point.regions));

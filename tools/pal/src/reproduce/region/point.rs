@@ -293,7 +293,7 @@ impl Measured {
         self.off.ns_per_access / self.unify.ns_per_access
     }
 
-    /// Of all runs of a point the one with the median gain, in the order of the first of each.
+    /// Of all runs of a point the one with the median gain (the lower one of two), in the order of the first of each.
     pub fn medians(all: Vec<Measured>) -> Vec<Measured> {
         let mut points: Vec<Vec<Measured>> = Vec::new();
         for measured in all {
@@ -308,7 +308,7 @@ impl Measured {
         let median = |mut runs: Vec<Measured>| {
             runs.sort_by(|a, b| a.gain().total_cmp(&b.gain()));
             let gains = [runs[0].gain(), runs[runs.len() - 1].gain()];
-            let middle = runs.swap_remove(runs.len() / 2);
+            let middle = runs.swap_remove((runs.len() - 1) / 2);
             Measured { gains: (!runs.is_empty()).then_some(gains), ..middle }
         };
         points.into_iter().map(median).collect()
@@ -394,7 +394,7 @@ mod tests {
         let medians = Measured::medians(all);
         let of = |n: usize| (medians[n].point.visit, medians[n].gain(), medians[n].gains);
         assert_eq!((medians.len(), of(0)), (2, (14, 3.5, Some([2.0, 4.0]))));
-        assert_eq!(of(1).2, Some([0.9, 1.0]));
+        assert_eq!(of(1), (9, 0.9, Some([0.9, 1.0])));
         assert_eq!(Measured::medians(vec![Measured::made_up(6, 14, 2.0)])[0].gains, None);
         let first = Measured::made_up(6, 14, 2.0).point;
         assert_ne!(kept::Run::inputs(&first.again(1)), kept::Run::inputs(&first.again(2)));
