@@ -1,7 +1,6 @@
 //! Access histories: which of the last 32 samples of its address space found a frame accessed, and what that says of regions.
 //!
-//! Follows thesis 2.4 and 4.2.1. Every 100 ms of an address space's virtual time, or later where that costs too much, its access bits
-//! are read and cleared. The last
+//! Follows thesis 2.4 and 4.2.1. Every 100 ms of an address space's virtual time its access bits are read and cleared. The last
 //! 32 samples of a frame are its history. A frame counts for 0 to 4 quarters of a frame in the [working set](Histories::working_set)
 //! of its region, by the ones in its history: one more at each of [`BOUNDS`]. A [`Partition`](super::partition::Partition) owns the
 //! histories, moves them along with frames and regions, and calls [`Histories::scan`].
@@ -38,7 +37,7 @@ use crate::mem::pieces::{OutOfMemory, Pieces};
 pub const SAMPLES: usize = 32;
 /// Virtual time of an address space between two samples, in nanoseconds.
 pub const SAMPLE_NS: u64 = 100_000_000;
-/// An address space's samples take one part of this many of its virtual time, 1 %, if they take more than that of [`SAMPLE_NS`].
+/// An address space's samples take one part of this many of its virtual time at most: 1 %.
 const SAMPLE_SHARE: u64 = 100;
 /// How far [`Histories::recent`] looks back, in samples.
 pub const RECENT: [usize; 6] = [1, 2, 4, 8, 16, 32];
@@ -70,9 +69,8 @@ struct Ticks {
     plane: u8,
     /// The first place that the latest sample has not reached; `None`: it is complete.
     next: Option<usize>,
-    /// Virtual time from which on the next sample is due, or the next part of the one that has been begun.
+    /// Virtual time from which on the next sample is due.
     due_ns: u64,
-    part_ns: u64,
     /// The number of the latest sample among those of all address spaces, and of the one before.
     number: u64,
     before: u64,
