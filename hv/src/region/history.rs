@@ -1,6 +1,7 @@
 //! Access histories: which of the last 32 samples of its address space found a frame accessed, and what that says of regions.
 //!
-//! Follows thesis 2.4 and 4.2.1. Every 100 ms of an address space's virtual time its access bits are read and cleared. The last
+//! Follows thesis 2.4 and 4.2.1. Every 100 ms of an address space's virtual time, or later where that costs too much, its access bits
+//! are read and cleared. The last
 //! 32 samples of a frame are its history. A frame counts for 0 to 4 quarters of a frame in the [working set](Histories::working_set)
 //! of its region, by the ones in its history: one more at each of [`BOUNDS`]. A [`Partition`](super::partition::Partition) owns the
 //! histories, moves them along with frames and regions, and calls [`Histories::scan`].
@@ -37,7 +38,7 @@ use crate::mem::pieces::{OutOfMemory, Pieces};
 pub const SAMPLES: usize = 32;
 /// Virtual time of an address space between two samples, in nanoseconds.
 pub const SAMPLE_NS: u64 = 100_000_000;
-/// An address space's samples take one part of this many of its virtual time at most: 1 %.
+/// An address space's samples take one part of this many of its virtual time, 1 %, if they take more than that of [`SAMPLE_NS`].
 const SAMPLE_SHARE: u64 = 100;
 /// How far [`Histories::recent`] looks back, in samples.
 pub const RECENT: [usize; 6] = [1, 2, 4, 8, 16, 32];
