@@ -39,11 +39,11 @@ pub const CASES: &[Case] = &[
     .at_length(),
     only("qemu-svm", "regions: two VMs of equal weight have a cache each by partition", partitioned_vms),
     only("qemu-svm", "regions: two VMs of two VCPUs have a cache each", |c| {
-        balanced_vms(c, &Pair { policy: "balance", mode: "nested", vcpus: 2, ms: [60, 30] })
+        balanced_vms(c, &Pair { policy: "balance", mode: "nested", vcpus: 2, ms: [160, 100] })
     })
     .at_length(),
     only("qemu-svm", "regions: two VMs of two VCPUs have a cache each, shadow", |c| {
-        balanced_vms(c, &Pair { policy: "balance", mode: "shadow", vcpus: 2, ms: [60, 30] })
+        balanced_vms(c, &Pair { policy: "balance", mode: "shadow", vcpus: 2, ms: [160, 100] })
     })
     .at_length(),
     only("qemu-svm", "regions: two VMs of two VCPUs have a cache each, at length", |c| {
@@ -203,14 +203,15 @@ fn balanced_vms(context: &Context, pair: &Pair) -> Result<()> {
 /// `partition` gives each VM the cache of its weight, in the order of the VMs: the second cache is the second VM's also while the first
 /// one sleeps, and nothing is mapped to its cache.
 fn partitioned_vms(context: &Context) -> Result<()> {
-    let pair = Pair { policy: "partition", mode: "nested", vcpus: 1, ms: [60, 30] };
+    let pair = Pair { policy: "partition", mode: "nested", vcpus: 1, ms: [160, 100] };
     let caches = homes(context, &pair, "sleep 0.5; ")?;
     ensure!(caches == [0, 1], "{caches:?}");
     Ok(())
 }
 
 /// Runs two VMs with a program of 192 KiB on each of their VCPUs, on caches of 256 KiB, and returns the caches that most of their memory was
-/// mapped to. `before`: what the first VM does before it begins.
+/// mapped to. `before`: what the first VM does before it begins. Samples tell of regions each 100 ms, and a first round takes up to 90:
+/// programs that do not run for 200 ms may end unseen.
 fn homes(context: &Context, pair: &Pair, before: &str) -> Result<[usize; 2]> {
     let Pair { policy, mode, vcpus, ms: [warm, measured] } = pair;
     let regions =
@@ -251,7 +252,7 @@ fn homes(context: &Context, pair: &Pair, before: &str) -> Result<[usize; 2]> {
         let held = |line: &Value, cache: usize| line["caches"][cache]["frames"].as_u64().unwrap_or(0);
         let frames = of.map(|line| [held(line, 0), held(line, 1)]);
         let sums = frames.fold([0, 0], |sums, line| [sums[0] + line[0], sums[1] + line[1]]);
-        ensure!(sums[0] != sums[1], "{name}: {sums:?} frames of the caches");
+        ensure!(sums[0] != sums[1], "{name}: samples have seen {sums:?} frames mapped to the caches");
         Ok(usize::from(sums[1] > sums[0]))
     };
     Ok([cache("one")?, cache("two")?])
