@@ -70,8 +70,9 @@ struct Ticks {
     plane: u8,
     /// The first place that the latest sample has not reached; `None`: it is complete.
     next: Option<usize>,
-    /// Virtual time from which on the next sample is due.
+    /// Virtual time from which on the next sample is due, or the next part of the one that has been begun.
     due_ns: u64,
+    part_ns: u64,
     /// The number of the latest sample among those of all address spaces, and of the one before.
     number: u64,
     before: u64,

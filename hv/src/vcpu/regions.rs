@@ -134,9 +134,11 @@ fn look<V: Virt, M: HostMemory, H: Host>(
     let (root, ns) = (spaces::root(vcpu), ran_ns.saturating_sub(charged_ns));
     let own = records.rounds.as_mut().and_then(|rounds| rounds.ran(vcpu.id, vm_ns, root, ns));
     if engine != Engine::Nested || vcpu.virt.sets_dirty_bits() {
-        next_ns = ran_ns + (sample(vcpu, vm, host, records, (Space::VM, vm_ns)) - vm_ns);
+        let due_ns = sample(vcpu, vm, host, records, (Space::VM, vm_ns));
+        next_ns = ran_ns.saturating_add(due_ns - vm_ns);
         if let Some(own) = own {
-            next_ns = next_ns.min(ran_ns + (sample(vcpu, vm, host, records, own) - own.1));
+            let due_ns = sample(vcpu, vm, host, records, own);
+            next_ns = next_ns.min(ran_ns.saturating_add(due_ns - own.1));
         }
     } else if wanted.is_some_and(|wanted| wanted.spaces == Spaces::Cr3) {
         // To charge time as often as with samples.

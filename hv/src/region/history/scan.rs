@@ -8,7 +8,7 @@ use crate::arch::addr::Gfn;
 use crate::region::{Rid, Space};
 
 /// The access bits of an address space's tables, for all domains: nested tables, or a bitmap that was filled otherwise, as from shadow
-/// tables when a sample begins, or by a log of the processor.
+/// tables in the first parts of a sample, or by a log of the processor.
 pub trait AccessSource {
     /// A sample begins (`is_first`) or goes on, with a number above those of all samples that began before. Whether it can be asked
     /// now; otherwise this is to be called again, for the next part.
@@ -35,6 +35,8 @@ pub trait AccessSource {
     fn take_accessed(&mut self, first: Gfn, asked: Asked) -> u64;
 }
 
+/// Virtual time between two parts of a sample at least, in nanoseconds, whichever of the VCPUs take them.
+const PART_NS: u64 = 1_000_000;
 /// Pieces of 2 MiB that [`AccessSource::is_idle`] tells of.
 pub const TOGETHER: u64 = 8;
 
@@ -81,13 +83,13 @@ impl Histories {
     /// Whether a sample of an address space with this virtual time is due, or has been begun.
     pub fn is_due(&self, space: Space, virtual_ns: u64) -> bool {
         let ticks = self.ticks[usize::from(space.0)];
-        ticks.next.is_some() || virtual_ns >= ticks.due_ns
+        virtual_ns >= if ticks.next.is_some() { ticks.part_ns } else { ticks.due_ns }
     }
 
-    /// The virtual time of an address space at which its next sample is due; 0: one has been begun.
+    /// The virtual time of an address space at which its next sample is due, or the next part of one that has been begun.
     pub fn due_ns(&self, space: Space) -> u64 {
         let ticks = self.ticks[usize::from(space.0)];
-        if ticks.next.is_some() { 0 } else { ticks.due_ns }
+        if ticks.next.is_some() { ticks.part_ns } else { ticks.due_ns }
     }
 
     /// The part of a sample that was taken last has taken this long, in nanoseconds. Where two samples in a row take more than their share of
@@ -126,6 +128,7 @@ impl Histories {
             ticks.before = core::mem::replace(&mut ticks.number, self.number);
             ticks.is_ready = false;
         }
+        ticks.part_ns = virtual_ns.saturating_add(PART_NS);
         if !ticks.is_ready && !source.begin(ticks.number, is_first) {
             return Scan::default();
         }

@@ -56,7 +56,7 @@ pub struct Collected {
 struct Place {
     /// The number of the piece, and one; 0: the place is free.
     piece: u64,
-    /// The latest sample that has found a leaf.
+    /// The latest sample that began before the pass that found a leaf was over.
     sample: u64,
     frames: [u64; FRAME_WORDS],
 }
@@ -84,8 +84,20 @@ impl UsedFrames {
             (self.places, self.pass) = (None, None);
         }
         if is_first && self.pass.is_none() {
-            (self.latest, self.is_full) = (number, false);
+            self.is_full = false;
             self.pass = Some(Pass::default());
+        } else if is_first && let Some(places) = &mut self.places {
+            // What the pass has found so far is this sample's, too: the one that began it may have ended without these tables.
+            let latest = self.latest;
+            let of_the_pass = |place: &mut Place| {
+                if place.sample == latest {
+                    place.sample = number
+                }
+            };
+            places.for_each_mut(of_the_pass);
+        }
+        if is_first {
+            self.latest = number;
         }
         if self.places.is_none() {
             self.places = Pieces::new(first, Place::default).ok();
