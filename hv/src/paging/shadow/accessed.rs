@@ -20,6 +20,12 @@ impl<M: TableMemory, F: PteFormat> Shadow<M, F> {
         self.pool.collect_accessed(number, is_first, self.agile.is_some(), most)
     }
 
+    /// Samples have been taken without these tables, also the rest of one that had begun with them: what was noted for that is told again to
+    /// the next one.
+    pub fn tell_again(&mut self) {
+        self.pool.tell_again();
+    }
+
     /// A whole sample; whether bits were cleared.
     #[cfg(test)]
     pub fn take_sample(&mut self, number: u64) -> bool {

@@ -78,6 +78,8 @@ pub struct Scans {
     large: LargeLeaves,
     /// The address space whose sample was taken last, or a part of it.
     last: Option<Space>,
+    /// That was of shadow tables, or of them, too.
+    had_shadow: bool,
 }
 
 /// Accessed bits of the tables that the VM's VCPUs use. Agile paging uses both kinds.
@@ -85,6 +87,8 @@ pub(super) struct Tables<'a, F: PteFormat<Attr = NestedAttr>, M: TableMemory> {
     nested: Option<&'a NestedTrees<F, M>>,
     shadow: Option<(&'a P2m<M>, &'a mut Shadow<M, F>)>,
     large: &'a mut LargeLeaves,
+    /// Entries of shadow tables that a part looks at.
+    pub most_entries: usize,
     /// The 2 MiB that are asked for, if they lie side by side in host memory, and where.
     whole: Option<(Gpa, Hfn)>,
     /// Some bits of nested tables were cleared: processors must flush.
@@ -97,10 +101,24 @@ impl<'a, F: PteFormat<Attr = NestedAttr>, M: TableMemory> Tables<'a, F, M> {
     /// Of these tables, with what is kept from the part before.
     pub fn new(
         nested: Option<&'a NestedTrees<F, M>>,
-        shadow: Option<(&'a P2m<M>, &'a mut Shadow<M, F>)>,
+        mut shadow: Option<(&'a P2m<M>, &'a mut Shadow<M, F>)>,
         scans: &'a mut Scans,
     ) -> Self {
-        Tables { nested, shadow, large: &mut scans.large, whole: None, nested_owe: false, shadow_owe: false }
+        let had_shadow = core::mem::replace(&mut scans.had_shadow, shadow.is_some());
+        if let Some((_, shadow)) = shadow.as_mut().filter(|_| !had_shadow) {
+            // Another engine was in force, perhaps since the midst of a sample.
+            shadow.tell_again();
+        }
+        let large = &mut scans.large;
+        Tables {
+            nested,
+            shadow,
+            large,
+            most_entries: PART_ENTRIES,
+            whole: None,
+            nested_owe: false,
+            shadow_owe: false,
+        }
     }
 
     /// Whether something in the 2 MiB at `at` may have been accessed through nested tables.
@@ -199,7 +217,7 @@ impl<'a, F: PteFormat<Attr = NestedAttr>, M: TableMemory> Tables<'a, F, M> {
 impl<F: PteFormat<Attr = NestedAttr>, M: TableMemory> AccessSource for Tables<'_, F, M> {
     fn begin(&mut self, number: u64, is_first: bool) -> bool {
         let Some((_, shadow)) = &mut self.shadow else { return true };
-        let done = shadow.collect_sample(number, is_first, PART_ENTRIES);
+        let done = shadow.collect_sample(number, is_first, self.most_entries);
         self.shadow_owe |= done.owes;
         done.is_complete
     }
@@ -323,5 +341,7 @@ impl Scans {
     }
 }
 
+#[cfg(test)]
+mod engines;
 #[cfg(test)]
 mod tests;

@@ -26,6 +26,8 @@ pub(super) struct UsedFrames {
     /// By hash, some not in use; missing until the first sample.
     places: Option<Pieces<Place>>,
     latest: u64,
+    /// See [`Pool::tell_again`].
+    is_again: bool,
     /// This pass has found no room for a piece: each try costs a look at all places.
     is_full: bool,
     /// Where a pass goes on; `None`: none has been begun.
@@ -56,7 +58,7 @@ pub struct Collected {
 struct Place {
     /// The number of the piece, and one; 0: the place is free.
     piece: u64,
-    /// The latest sample that began before the pass that found a leaf was over.
+    /// The sample with which the latest pass began that has found a leaf, or that is told again what was found before.
     sample: u64,
     frames: [u64; FRAME_WORDS],
 }
@@ -77,27 +79,20 @@ impl Place {
 
 impl UsedFrames {
     /// A part of a sample with this number, its first or a later one. What it goes on with; `None`: the pass is complete, or there is no
-    /// memory for places, of which there are `first` at first. A pass serves all samples that begin before its end.
+    /// memory for places, of which there are `first` at first. A pass serves all samples that begin before its end, unless everything is
+    /// to be told again.
     fn begin(&mut self, number: u64, is_first: bool, first: usize) -> Option<Pass> {
         if is_first && number <= self.latest {
             // Numbers begin again with the records of a VM that was reset.
             (self.places, self.pass) = (None, None);
         }
-        if is_first && self.pass.is_none() {
-            self.is_full = false;
-            self.pass = Some(Pass::default());
-        } else if is_first && let Some(places) = &mut self.places {
-            // What the pass has found so far is this sample's, too: the one that began it may have ended without these tables.
-            let latest = self.latest;
-            let of_the_pass = |place: &mut Place| {
-                if place.sample == latest {
-                    place.sample = number
-                }
-            };
-            places.for_each_mut(of_the_pass);
+        let is_again = is_first && core::mem::take(&mut self.is_again);
+        if is_again && let Some(places) = &mut self.places {
+            places.for_each_mut(|place| place.sample = number);
         }
-        if is_first {
-            self.latest = number;
+        if is_again || is_first && self.pass.is_none() {
+            (self.latest, self.is_full) = (number, false);
+            self.pass = Some(Pass::default());
         }
         if self.places.is_none() {
             self.places = Pieces::new(first, Place::default).ok();
@@ -209,6 +204,11 @@ impl<M: TableMemory, F: PteFormat> Pool<M, F> {
         used.pass = rest;
         self.used_frames = used;
         Collected { owes, is_complete: rest.is_none() }
+    }
+
+    /// The next sample that begins is told of all that was found and not asked for, whichever sample found it.
+    pub(in super::super) fn tell_again(&mut self) {
+        self.used_frames.is_again = true;
     }
 
     /// A whole pass; whether bits were cleared.
