@@ -140,7 +140,7 @@ pub extern "C" fn block(vcpu: c_uint, data: *mut c_void) {
     // SAFETY: a callback of this processor, with the data of its registration.
     let (state, block) = unsafe { (Vcpu::of(vcpu), &*data.cast::<Block>()) };
     // SAFETY: this processor's words.
-    unsafe { (*state.score).code = block.code };
+    unsafe { (*state.score()).code = block.code };
     if !state.pending.any && state.processor.quick_fetch(block.va, block.quick_pa, block.lines()) {
         return;
     }
@@ -170,7 +170,7 @@ pub extern "C" fn counted_block(vcpu: c_uint, data: *mut c_void) {
     // SAFETY: a callback of this processor, with the data of its registration.
     let (state, block) = unsafe { (Vcpu::of(vcpu), &*data.cast::<Block>()) };
     // SAFETY: this processor's words. No block asks for this one.
-    unsafe { (*state.score).code = 0 };
+    unsafe { (*state.score()).code = 0 };
     follow(state, block);
 }
 

@@ -72,7 +72,7 @@ pub extern "C" fn stride(vcpu: c_uint, _data: *mut c_void) {
     // SAFETY: a callback of this processor.
     let state = unsafe { Vcpu::of(vcpu) };
     // SAFETY: this processor's words.
-    unsafe { (*state.score).since = 0 };
+    unsafe { (*state.score()).since = 0 };
     let instructions = state.instructions();
     match &plugin().keeper {
         _ if !plugin().models() => state.processor.sync(instructions),

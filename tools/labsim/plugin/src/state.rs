@@ -84,8 +84,8 @@ pub struct Plugin {
     spare: u32,
 }
 
-// SAFETY: the raw pointers are to memory that lives as long as the process: QEMU's scoreboard, of which each processor
-// uses its own words, and the records, of which each processor writes its own.
+// SAFETY: the raw pointers are to what lives as long as the process: QEMU's scoreboard, of which each processor uses its own words
+// ([`Plugin::score`]), and the records, of which each processor writes its own.
 unsafe impl Send for Plugin {}
 // SAFETY: as above.
 unsafe impl Sync for Plugin {}
@@ -237,25 +237,31 @@ impl Plugin {
         ((vcpu == 0 || number > 0) && (number as usize) < self.pcpus).then_some(number)
     }
 
-    /// The model of the processor that QEMU calls `vcpu`, and its words. `None`: there is no such processor.
+    /// The words of the processor that QEMU calls `vcpu`, to be used at once: QEMU moves all of them when a processor comes whose number is
+    /// a power of two from 16 on, while no other one executes code.
+    #[inline]
+    pub fn score(&self, vcpu: c_uint) -> *mut Score {
+        // SAFETY: the processor exists, as its state does.
+        unsafe { ffi::qemu_plugin_scoreboard_find(self.score, vcpu) }.cast()
+    }
+
+    /// The model of the processor that QEMU calls `vcpu`. `None`: there is no such processor.
     ///
     /// # Safety
     /// Called once for each processor, when it starts.
-    pub unsafe fn processor(&self, vcpu: c_uint) -> Option<(Processor<Ram>, *mut Score)> {
+    pub unsafe fn processor(&self, vcpu: c_uint) -> Option<Processor<Ram>> {
         let number = self.number(vcpu)?;
         // SAFETY: each processor takes its own record, once, in memory that is never freed; records are a page apart.
         let record = unsafe { &mut *self.records.byte_add(number as usize * PAGE) };
         let mut shared = self.shared.lock().unwrap_or_else(PoisonError::into_inner);
         let mut processor = shared.processor(number, self.ram, record);
-        // SAFETY: the processor exists.
-        let score: *mut Score = unsafe { ffi::qemu_plugin_scoreboard_find(self.score, vcpu) }.cast();
-        // SAFETY: the word lives as long as the process, at a multiple of 8. Translated code changes it on the thread that reads it here.
-        let instructions = unsafe { AtomicU64::from_ptr(&raw mut (*score).instructions) };
         processor.set_clock(Box::new(move |stalls| {
-            let cycles = instructions.load(Relaxed).wrapping_add(stalls);
+            // SAFETY: as in `Vcpu::instructions`: it is called on the processor's thread.
+            let instructions = unsafe { (*plugin().score(vcpu)).instructions };
+            let cycles = instructions.wrapping_add(stalls);
             plugin().keeper.as_ref().map_or(cycles, |keeper| keeper.time(vcpu as usize, cycles))
         }));
-        Some((processor, score))
+        Some(processor)
     }
 
     /// What channels of memory have carried so far.

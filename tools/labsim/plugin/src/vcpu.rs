@@ -45,8 +45,8 @@ pub struct Vcpu {
     pub processor: Processor<Ram>,
     /// Its registers.
     pub registers: Registers,
-    /// Its words.
-    pub score: *mut Score,
+    /// QEMU's number for it.
+    number: c_uint,
     /// See there.
     pub pending: Pending,
     /// What programs on it have marked.
@@ -70,11 +70,19 @@ impl Vcpu {
             std::process::exit(1)
         });
         // SAFETY: QEMU starts each processor once.
-        let Some((processor, score)) = (unsafe { plugin().processor(vcpu) }) else { return };
+        let Some(processor) = (unsafe { plugin().processor(vcpu) }) else { return };
         let pending = Pending { control: true, any: true, ..Pending::default() };
         let regions = Regions::default();
-        let state =
-            Vcpu { processor, registers, score, pending, regions, vmcb: 0, physical_mark: 16, ended: None };
+        let state = Vcpu {
+            processor,
+            registers,
+            number: vcpu,
+            pending,
+            regions,
+            vmcb: 0,
+            physical_mark: 16,
+            ended: None,
+        };
         place.store(Box::into_raw(Box::new(state)), Release);
         // SAFETY: just stored.
         unsafe { Vcpu::of(vcpu) }.ask();
@@ -97,10 +105,16 @@ impl Vcpu {
         info & 15 == self.physical_mark
     }
 
+    /// Its words, to be used at once ([`Plugin::score`](super::state::Plugin::score)).
+    #[inline]
+    pub fn score(&self) -> *mut Score {
+        plugin().score(self.number)
+    }
+
     /// Instructions so far.
     pub fn instructions(&self) -> u64 {
         // SAFETY: this processor's words.
-        unsafe { (*self.score).instructions }
+        unsafe { (*self.score()).instructions }
     }
 
     /// The run ends here, says the machine: what follows is not reported.
@@ -126,6 +140,6 @@ impl Vcpu {
     /// The next block calls back, whichever it is.
     pub fn ask(&mut self) {
         // SAFETY: as above.
-        unsafe { (*self.score).code = ASK }
+        unsafe { (*self.score()).code = ASK }
     }
 }
