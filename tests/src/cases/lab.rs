@@ -23,6 +23,7 @@ pub const CASES: &[Case] = &[
     only("qemu-svm", "lab machine: equal, agile paging, interrupts at other times", |c| agile(c, &[]))
         .at_length(),
     only("qemu-svm", "lab machine: counters, switch=50", |c| counters(c, FROM_SESSION)),
+    only("qemu-svm", "lab machine: packages of two caches, and more than 16 processors", many),
     only("qemu-svm", "lab machine: counters from the machine's start on", |c| counters(c, &[])).at_length(),
     only("native", "lab machine: equal, without hypervisor", native),
     only("qemu-svm", "lab machine: two deterministic runs are equal", deterministic),
@@ -195,6 +196,29 @@ fn counters(context: &Context, from: &[&str]) -> Result<()> {
     context.run(&plain)?.status(0)?.says("do not advance")?;
     let absent = &read(&stats)?["guests"][0]["counters"];
     ensure!(absent.is_null(), "counters that do not advance are reported: {absent}");
+    Ok(())
+}
+
+/// The hypervisor finds the last-level caches that the model has: two in each of four packages. The counters of all processors are right:
+/// QEMU moves them in its memory when the seventeenth comes.
+fn many(context: &Context) -> Result<()> {
+    let (report, stats) = (context.path("report.json"), context.path("stats.json"));
+    let lab = ["--lab", "clovertown-x5365", "--lab-report", &report, "--pcpus", "16,sockets=4"];
+    context.kit("print=hello", &[&lab[..], &["--stats", &stats]].concat())?.status(0)?.has("hello")?;
+    let read = |path: &str| -> Result<Value> { Ok(serde_json::from_str(&std::fs::read_to_string(path)?)?) };
+    let (report, stats) = (read(&report)?, read(&stats)?);
+    let places = stats["host"]["topology"].as_array().context("no topology")?;
+    let numbers = |key: &str| -> Vec<u64> { places.iter().filter_map(|place| place[key].as_u64()).collect() };
+    let (packages, caches) = (numbers("package"), numbers("llc"));
+    let are_apart = |all: &[u64], each: usize| {
+        all.len() == 16 && (1..16).all(|n| (all[n] == all[n - 1]) == (n % each != 0))
+    };
+    ensure!(are_apart(&packages, 4) && are_apart(&caches, 2), "{packages:?}, {caches:?}");
+    let domains = report["domains"].as_array().map_or(0, Vec::len);
+    ensure!(domains == 8, "the model has {domains} last caches");
+    let count = |pcpu: &Value| pcpu["host"]["instructions"].as_u64().unwrap_or(0);
+    let counts: Vec<u64> = report["pcpus"].as_array().into_iter().flatten().map(count).collect();
+    ensure!(counts.len() == 17 && counts.iter().all(|count| (1000..1 << 36).contains(count)), "{counts:?}");
     Ok(())
 }
 

@@ -241,8 +241,9 @@ pub struct RunArgs {
     /// core2_penryn_t9600, which have fewer and fewer features
     #[arg(long, value_name = "NAME", default_value = MODEL, help_heading = "Machine")]
     pub model: String,
-    /// Processors of the machine that the hypervisor runs on, and how many packages, cores and threads they are
-    #[arg(long, value_name = "N[,sockets=N][,cores=N][,threads=N]", default_value_t = Pcpus::ONE, conflicts_with = "icount", help_heading = "Machine")]
+    /// Processors of the machine that the hypervisor runs on, and how many packages, dies, cores and threads they are. Those of a die share
+    /// the last-level cache; a lab machine has as many dies as its description has such caches
+    #[arg(long, value_name = "N[,sockets=N][,dies=N][,cores=N][,threads=N]", default_value_t = Pcpus::ONE, conflicts_with = "icount", help_heading = "Machine")]
     pub pcpus: Pcpus,
     /// Deterministic time: one instruction is one nanosecond, runs repeat. On Bochs always: one instruction is 10 ns. With one
     /// processor only

@@ -42,7 +42,11 @@ pub fn start(
     match args.machine {
         cli::Machine::QemuSvm => {
             let spare = pcpus::has_spare(args, prepared.map_or("", |prepared| &prepared.words));
-            let numbers = Numbers::new(args.pcpus, spare);
+            let cpus = match &args.lab.lab {
+                Some(name) => args.pcpus.with_caches(crate::lab::find(name)?.1.pcpus_per_domain),
+                None => args.pcpus,
+            };
+            let numbers = Numbers::new(cpus, spare);
             let (qemu, lab) = emulator(args, numbers, true, needs)?;
             let boot = Hypervisor::new(args, needs, prepared)?;
             if let (Some(lab), Some(fast)) = (&lab, boot.fast) {
@@ -57,7 +61,7 @@ pub fn start(
                     qemu: &qemu,
                     memory_mib: boot.memory_mib,
                     disks: &boot.disks,
-                    cpus: args.pcpus,
+                    cpus,
                     spare_cpu: spare,
                     kernel: &boot.image,
                     initrd: bundle.map(|bundle| qemu::escape_commas(&bundle.to_string_lossy())),

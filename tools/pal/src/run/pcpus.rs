@@ -12,11 +12,14 @@ const MOST: u32 = 255;
 pub struct Pcpus {
     /// Threads in all.
     pub count: u32,
-    /// Packages, cores in each, threads in each core: 0 if not said.
-    shape: [u32; 3],
+    /// Packages, dies in each, cores in each die, threads in each core: 0 if not said.
+    shape: [u32; 4],
 }
 
-const PARTS: [&str; 3] = ["sockets", "cores", "threads"];
+/// QEMU's names. The processors of a die share the last-level cache.
+const PARTS: [&str; 4] = ["sockets", "dies", "cores", "threads"];
+/// The parts of which the first that was not said makes up the rest.
+const REST: [usize; 3] = [2, 0, 3];
 
 impl FromStr for Pcpus {
     type Err = String;
@@ -28,7 +31,7 @@ impl FromStr for Pcpus {
         };
         let mut words = text.split(',');
         let count = number(words.next().unwrap_or_default())?;
-        let mut shape = [0; 3];
+        let mut shape = [0; 4];
         for word in words {
             let (part, value) =
                 word.split_once('=').ok_or(format!("{word:?} is not {} or so", "sockets=2"))?;
@@ -38,7 +41,11 @@ impl FromStr for Pcpus {
         }
         let product = shape.iter().filter(|n| **n != 0).try_fold(1u32, |product, n| product.checked_mul(*n));
         let fits = product.is_some_and(|product| {
-            if shape.contains(&0) { count.is_multiple_of(product) } else { count == product }
+            if REST.iter().any(|index| shape[*index] == 0) {
+                count.is_multiple_of(product)
+            } else {
+                count == product
+            }
         });
         if fits { Ok(Pcpus { count, shape }) } else { Err(format!("{count} processors do not make that up")) }
     }
@@ -46,34 +53,55 @@ impl FromStr for Pcpus {
 
 impl Pcpus {
     /// One.
-    pub const ONE: Pcpus = Pcpus { count: 1, shape: [0; 3] };
+    pub const ONE: Pcpus = Pcpus { count: 1, shape: [0; 4] };
 
     /// This number of PCPUs, without a topology.
     pub fn new(count: u32) -> Pcpus {
-        Pcpus { count, shape: [0; 3] }
+        Pcpus { count, shape: [0; 4] }
     }
 
-    /// Packages, cores in each, threads in each core. What is not said is 1, but for the first such of cores, packages and
-    /// threads, which makes up the rest.
-    fn parts(self) -> [u32; 3] {
+    /// Packages, dies in each, cores in each die, threads in each core. What is not said is 1, but for the first such of cores, packages
+    /// and threads, which makes up the rest.
+    fn parts(self) -> [u32; 4] {
         let mut parts = self.shape;
         let said: u32 = parts.iter().filter(|n| **n != 0).product();
         let mut rest = self.count / said.max(1);
-        for index in [1, 0, 2] {
+        for index in REST {
             if parts[index] == 0 {
                 parts[index] = std::mem::replace(&mut rest, 1);
             }
         }
+        parts[1] = parts[1].max(1);
         parts
     }
 
-    /// Bochs' `count`: packages, cores and threads, or packages alone.
+    /// The same where `each` processors share a last-level cache, as a lab machine's description says: packages have as many dies as they
+    /// have such caches. What is said of dies stays, and packages that are no larger than a cache, or no multiple of it, stay whole.
+    pub fn with_caches(self, each: u32) -> Pcpus {
+        let [packages, dies, cores, threads] = match self.shape {
+            [0, 0, 0, 0] => [1, 1, self.count, 1],
+            _ => self.parts(),
+        };
+        let package = cores * threads;
+        let divides = each.is_multiple_of(threads) && package > each && package.is_multiple_of(each);
+        if self.shape[1] != 0 || dies != 1 || !divides {
+            return self;
+        }
+        Pcpus { count: self.count, shape: [packages, package / each, each / threads, threads] }
+    }
+
+    /// Bochs' `count`: packages, cores and threads, or packages alone. It has no dies.
     pub fn bochs(self) -> String {
-        if self.shape == [0; 3] {
+        if self.shape == [0; 4] {
             return self.count.to_string();
         }
-        let [packages, cores, threads] = self.parts();
-        format!("{packages}:{cores}:{threads}")
+        let [packages, dies, cores, threads] = self.parts();
+        format!("{packages}:{}:{threads}", dies * cores)
+    }
+
+    /// Whether dies were asked for.
+    pub fn has_dies(self) -> bool {
+        self.shape[1] > 1
     }
 }
 
@@ -97,20 +125,25 @@ impl Pcpus {
         if !spare {
             return vec!["-smp".into(), self.to_string()];
         }
-        if self.shape == [0; 3] {
+        if self.shape == [0; 4] {
             return vec!["-smp".into(), Pcpus::new(self.count + 1).to_string()];
         }
         // `-smp` fills packages from the first on; a package with one of several cores takes processors one by one.
-        let [packages, cores, threads] = self.parts();
+        let [packages, dies, cores, threads] = self.parts();
         let sockets = packages + 1;
-        let most = sockets * cores * threads;
+        let most = sockets * dies * cores * threads;
         let mut arguments = vec![
             "-smp".into(),
-            format!("1,sockets={sockets},cores={cores},threads={threads},maxcpus={most}"),
+            format!("1,sockets={sockets},dies={dies},cores={cores},threads={threads},maxcpus={most}"),
         ];
         for number in 0..self.count {
             let (core, thread) = (number / threads, number % threads);
-            let place = format!("socket-id={},core-id={},thread-id={thread}", 1 + core / cores, core % cores);
+            let (die, core) = (core / cores, core % cores);
+            let place = format!(
+                "socket-id={},die-id={},core-id={core},thread-id={thread}",
+                1 + die / dies,
+                die % dies
+            );
             arguments.extend(["-device".into(), format!("{model}-x86_64-cpu,{place}")]);
         }
         arguments
@@ -131,8 +164,8 @@ pub struct Numbers {
 impl Numbers {
     /// Those of these processors, and with `spare` of one more before them.
     pub fn new(pcpus: Pcpus, spare: bool) -> Numbers {
-        let [_, cores, threads] = pcpus.parts();
-        let package = if pcpus.shape == [0; 3] { 1 } else { cores * threads };
+        let [_, dies, cores, threads] = pcpus.parts();
+        let package = if pcpus.shape == [0; 4] { 1 } else { dies * cores * threads };
         let spare = if spare { package } else { 0 };
         let package = (pcpus.shape[0] != 0).then_some(package);
         Numbers { spare, count: spare + pcpus.count, package }
@@ -143,7 +176,7 @@ impl Numbers {
 impl fmt::Display for Pcpus {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}", self.count)?;
-        if self.shape != [0; 3] {
+        if self.shape != [0; 4] {
             for (name, n) in PARTS.iter().zip(self.parts()) {
                 write!(f, ",{name}={n}")?;
             }
@@ -187,15 +220,15 @@ mod tests {
     #[test]
     fn qemus_processors() {
         let words = |text: &str, spare| text.parse::<Pcpus>().unwrap().qemu("EPYC", spare).join(" ");
-        assert_eq!(words("4,sockets=2", false), "-smp 4,sockets=2,cores=2,threads=1");
+        assert_eq!(words("4,sockets=2", false), "-smp 4,sockets=2,dies=1,cores=2,threads=1");
         assert_eq!(words("4", true), "-smp 5");
         let place = |socket, core, thread| {
-            format!(" -device EPYC-x86_64-cpu,socket-id={socket},core-id={core},thread-id={thread}")
+            format!(" -device EPYC-x86_64-cpu,socket-id={socket},die-id=0,core-id={core},thread-id={thread}")
         };
         assert_eq!(
             words("4,sockets=2", true),
             [
-                "-smp 1,sockets=3,cores=2,threads=1,maxcpus=6".into(),
+                "-smp 1,sockets=3,dies=1,cores=2,threads=1,maxcpus=6".into(),
                 place(1, 0, 0),
                 place(1, 1, 0),
                 place(2, 0, 0),
@@ -206,7 +239,7 @@ mod tests {
         assert_eq!(
             words("4,cores=2,threads=2", true),
             [
-                "-smp 1,sockets=2,cores=2,threads=2,maxcpus=8".into(),
+                "-smp 1,sockets=2,dies=1,cores=2,threads=2,maxcpus=8".into(),
                 place(1, 0, 0),
                 place(1, 0, 1),
                 place(1, 1, 0),
@@ -222,22 +255,45 @@ mod tests {
         let both = |qemu: &str, bochs: &str| Ok((qemu.to_owned(), bochs.to_owned()));
         assert_eq!(said("1"), both("1", "1"));
         assert_eq!(said("4"), both("4", "4"));
-        assert_eq!(said("4,sockets=2"), both("4,sockets=2,cores=2,threads=1", "2:2:1"));
-        assert_eq!(said("8,cores=2,threads=2"), both("8,sockets=2,cores=2,threads=2", "2:2:2"));
-        assert_eq!(said("8,threads=2"), both("8,sockets=1,cores=4,threads=2", "1:4:2"));
+        assert_eq!(said("4,sockets=2"), both("4,sockets=2,dies=1,cores=2,threads=1", "2:2:1"));
+        assert_eq!(said("8,cores=2,threads=2"), both("8,sockets=2,dies=1,cores=2,threads=2", "2:2:2"));
+        assert_eq!(said("8,threads=2"), both("8,sockets=1,dies=1,cores=4,threads=2", "1:4:2"));
         for wrong in [
             "",
             "0",
             "256",
             "x",
             "4,sockets=3",
-            "4,dies=2",
+            "4,dies=3",
             "4,cores",
             "4,sockets=2,cores=1,threads=1",
             "4,cores=0",
         ] {
             assert!(said(wrong).is_err(), "{wrong}");
         }
+        assert_eq!(said("8,sockets=2,dies=2"), both("8,sockets=2,dies=2,cores=2,threads=1", "2:4:1"));
         assert_eq!(Pcpus::new(3).to_string(), "3");
+    }
+
+    #[test]
+    fn packages_have_a_die_for_each_last_cache() {
+        let with = |text: &str, each| text.parse::<Pcpus>().unwrap().with_caches(each).to_string();
+        // Clovertown's packages have two caches, of two cores each.
+        assert_eq!(with("8,sockets=2", 2), "8,sockets=2,dies=2,cores=2,threads=1");
+        assert_eq!(with("8", 2), "8,sockets=1,dies=4,cores=2,threads=1");
+        assert_eq!(with("8,sockets=1,threads=2", 4), "8,sockets=1,dies=2,cores=2,threads=2");
+        // No more than one cache, and no whole number of them.
+        for (whole, each) in [("2", 2), ("4,sockets=2", 2), ("4,sockets=2", 6), ("3", 2), ("4,threads=2", 1)]
+        {
+            assert_eq!(with(whole, each), whole.parse::<Pcpus>().unwrap().to_string(), "{whole}");
+        }
+        assert_eq!(with("8,dies=4", 4), "8,sockets=1,dies=4,cores=2,threads=1", "what was said stays");
+        let clovertown = "8,sockets=2".parse::<Pcpus>().unwrap().with_caches(2);
+        let arguments = clovertown.qemu("EPYC", true);
+        assert_eq!(arguments[1], "1,sockets=3,dies=2,cores=2,threads=1,maxcpus=12");
+        let fourth = "EPYC-x86_64-cpu,socket-id=1,die-id=1,core-id=1,thread-id=0";
+        assert_eq!((arguments.len(), arguments[9].as_str()), (18, fourth));
+        let numbers = Numbers::new(clovertown, true);
+        assert_eq!(numbers, Numbers { spare: 4, count: 12, package: Some(4) });
     }
 }

@@ -103,6 +103,9 @@ pub fn check(args: &RunArgs) -> Result<()> {
         Machine::Native | Machine::BochsNative if args.pcpus != Pcpus::ONE => {
             wrong("--pcpus: without the hypervisor the machine's processors are the guest's: --vcpus")
         }
+        Machine::BochsVtx if args.pcpus.has_dies() => {
+            wrong("--pcpus: Bochs has no dies; say sockets, or leave --machine out")
+        }
         Machine::Native | Machine::BochsNative if args.protocol != Protocol::Auto => wrong(
             "--protocol is for the hypervisor's loader; without the hypervisor QEMU or GRUB chooses how to start a kernel",
         ),

@@ -23,6 +23,9 @@ use crate::lab::attach::Lab;
 
 /// The processor of every machine that QEMU emulates: the hypervisor runs on it, and `--machine native` measures against it.
 const CPU: &str = "EPYC,+svm,+npt";
+/// Which processors share a cache is in leaf 4, that QEMU leaves empty for AMD's; their own leaf needs what its emulation lacks. Where there
+/// are dies QEMU has leaf 1Fh, and version 10.0 ends itself when it is asked for a level beyond the last one.
+const WITH_SHARED_CACHES: &str = "x-vendor-cpuid-only=off,level=0xd";
 /// Its name alone.
 const MODEL: &str = "EPYC";
 
@@ -101,8 +104,9 @@ impl Spec<'_> {
     /// QEMU's arguments, without those that connect it to pal.
     pub fn arguments(&self) -> Vec<String> {
         let machine = if self.lab.is_some() { "q35,memory-backend=lab" } else { "q35" };
+        let cpu = if self.cpus.has_dies() { format!("{CPU},{WITH_SHARED_CACHES}") } else { CPU.into() };
         let mut arguments: Vec<String> =
-            ["-machine", machine, "-cpu", CPU, "-display", "none", "-nodefaults"].map(String::from).into();
+            ["-machine", machine, "-cpu", &cpu, "-display", "none", "-nodefaults"].map(String::from).into();
         let mut add = |words: &[&str]| arguments.extend(words.iter().map(|word| (*word).to_owned()));
         // QEMU takes the first of several.
         if self.extra.iter().all(|word| word != "-accel") {
