@@ -15,7 +15,7 @@ pub const CASES: &[Case] = &[
     only("qemu-svm", "tiers: hot pages move, by address space", |c| moves(c, BY_SPACE)).at_length(),
     only("qemu-svm", "tiers: hot pages move, in turns", |c| moves(c, IN_TURNS)).at_length(),
     only("qemu-svm", "tiers: an access takes less time in fast memory, by modelled cycles", gains)
-        .more(SHADOW),
+        .also(SHADOW),
     only("qemu-svm", "tiers: the latency of memory falls, table 9 of the thesis, its quick form", |c| {
         reproduced(c, "memory-table9", 2, &c.path("memory.json"))
     })
