@@ -12,6 +12,8 @@ enum Wrong {
     IsSilent,
     /// It counts requests without doing them.
     OnlyCounts,
+    /// It does each as it should, when the driver has looked at the clock as often as this.
+    IsLate(u64),
 }
 
 /// A device: what it has of its queue, and a disk.
@@ -24,6 +26,8 @@ struct Device {
     disk: Vec<u8>,
     wrong: Wrong,
     clock: u64,
+    /// When it does what it has been told of.
+    due: Option<u64>,
 }
 
 fn at<T: Copy>(address: u64) -> T {
@@ -94,8 +98,10 @@ impl Registers for &mut Device {
     }
 
     fn write16(&mut self, register: u16, _: u16) {
-        if register == register::NOTIFY {
-            self.serve();
+        match self.wrong {
+            _ if register != register::NOTIFY => {}
+            Wrong::IsLate(looks) => self.due = Some(self.clock + looks),
+            _ => self.serve(),
         }
     }
 
@@ -105,6 +111,9 @@ impl Registers for &mut Device {
 
     fn now(&mut self) -> u64 {
         self.clock += 1;
+        if self.due.take_if(|due| *due <= self.clock).is_some() {
+            self.serve();
+        }
         self.clock
     }
 
@@ -119,7 +128,7 @@ fn with(entries: u16, wrong: Wrong, test: impl FnOnce(Option<VirtioBlk<&mut Devi
     let memory = vec![0u8; QUEUE_BYTES + MOST + 2 * PAGE];
     let queue = (memory.as_ptr() as u64).next_multiple_of(PAGE as u64);
     let disk = (0..64 * SECTOR).map(|n| (n / SECTOR) as u8).collect();
-    let mut device = Device { entries, queue, status: 0, seen: 0, disk, wrong, clock: 0 };
+    let mut device = Device { entries, queue, status: 0, seen: 0, disk, wrong, clock: 0, due: None };
     // SAFETY: as large and as aligned as is asked for, and there until the test ends.
     test(unsafe { VirtioBlk::start(&mut device, queue, queue + QUEUE_BYTES as u64, 100) });
 }
@@ -143,6 +152,50 @@ fn what_is_written_is_read_again() {
             }
         });
     }
+}
+
+#[test]
+fn a_slow_device_is_waited_for_and_nothing_is_lost() {
+    let sectors = |round: u8| -> Vec<u8> { (0..3 * SECTOR).map(|n| (n as u8).wrapping_mul(round)).collect() };
+    // The first look is at the begin of the wait: up to 100 ticks later it is not given up.
+    for looks in [2, 50, 101] {
+        with(4, Wrong::IsLate(looks), |disk| {
+            let mut disk = disk.expect("it starts");
+            let mut before = disk.registers.now();
+            for round in 0..60u8 {
+                let place = u64::from(round % 20) * 3;
+                assert_eq!(disk.write(place, &sectors(round)), Ok(()), "{looks}");
+                let mut out = vec![0; 3 * SECTOR];
+                assert_eq!(disk.read(place, &mut out), Ok(()), "{looks}");
+                assert!(out == sectors(round), "{looks}: {round}");
+                // What was written before is there, too, and what nothing was written to.
+                let older = round.saturating_sub(19);
+                assert_eq!(disk.read(u64::from(older % 20) * 3, &mut out), Ok(()), "{looks}");
+                assert!(out == sectors(older), "{looks}: {older} in round {round}");
+                assert_eq!(disk.read(60, &mut out[..SECTOR]), Ok(()), "{looks}");
+                assert!(out[..SECTOR] == [60; SECTOR], "{looks}: {round}");
+                let now = disk.registers.now();
+                assert!(now - before > 4 * looks, "it has answered at once");
+                before = now;
+            }
+        });
+    }
+}
+
+#[test]
+fn a_device_that_answers_after_it_was_given_up_is_not_asked_again() {
+    with(128, Wrong::IsLate(104), |disk| {
+        let mut disk = disk.expect("it starts");
+        assert_eq!(disk.read(7, &mut [0; SECTOR]), Err(Error::Dead));
+        // It does the request now, and the driver takes it for no answer to a later one.
+        let answered = disk.registers.seen;
+        disk.registers.now();
+        disk.registers.now();
+        assert_eq!(disk.registers.seen, answered + 1);
+        assert_eq!(disk.read(7, &mut [0; SECTOR]), Err(Error::Dead));
+        assert_eq!(disk.write(7, &[1; SECTOR]), Err(Error::Dead));
+        assert!(disk.registers.due.is_none() && disk.registers.disk[7 * SECTOR] == 7);
+    });
 }
 
 #[test]
