@@ -33,11 +33,28 @@ fn is_plausible(lines: &[String]) -> bool {
     computes && exits && matches!(columns[2], "nested" | "shadow") && columns[5..8] == ["–", "–", "–"]
 }
 
+/// Whether it shows fast memory that has some of the guest's pages, and regions, of which nothing is found at once.
+fn shows_memory(lines: &[String]) -> bool {
+    let words = |of: &str| -> Option<Vec<&str>> {
+        lines.iter().find_map(|line| Some(line.trim_start().strip_prefix(of)?.split_whitespace().collect()))
+    };
+    let is_some = |bytes: &&str| bytes.starts_with(|digit: char| digit.is_ascii_digit()) && *bytes != "0";
+    let fast = words("fast memory").is_some_and(|words| {
+        // Page tables have a 16th of the 4 MiB.
+        words.first().is_some_and(is_some) && words[1..] == ["of", "3.8M"]
+    });
+    let lists = words("hot list").is_some_and(|words| words.join(" ").contains("in slow memory; pages/s in "));
+    let regions = words("regions found").is_some_and(|words| words.join(" ").contains("guest's 0; moves/s "));
+    fast && lists && regions && words("caches (working set) 0:").is_some()
+}
+
 fn top(context: &Context) -> Result<()> {
     let name = format!("top-{}", std::process::id());
     let command = "echo one; while :; do seq 3000 | md5sum > /dev/null; done & while :; do :; done";
     let machine = ["--pcpus", "2", "--vcpus", "2", "--mode", "switch=300"];
-    let words = [&["run", "--name", &name, "--exec", command][..], &machine, &context.place()].concat();
+    let memory = ["--nested-page", "4K", "--fast-mem", "4", "--regions", "balance,spaces=vm"];
+    let words =
+        [&["run", "--name", &name, "--exec", command][..], &machine, &memory, &context.place()].concat();
     let mut run = Background::start(context, &words, Stdio::null(), "run.out")?;
     run.shows("one\n")?;
 
@@ -56,6 +73,7 @@ fn top(context: &Context) -> Result<()> {
 
     let mut person = Person::types_pal_on(context, SCREEN, &["top", &name])?;
     person.draws("plausible figures", is_plausible)?;
+    person.draws("fast memory and regions", shows_memory)?;
     person.types("h")?;
     person.draws("help", |lines| lines.iter().any(|line| line.starts_with("q, Ctrl-c     leave")))?;
     person.types("hd0.4\n")?;
