@@ -6,6 +6,7 @@ mod bochs;
 mod boot;
 mod compare;
 mod disks;
+mod figures;
 mod files;
 mod guest_kit;
 mod guests;
@@ -122,6 +123,7 @@ pub fn all() -> impl Iterator<Item = &'static Case> {
         media::CASES,
         boot::CASES,
         disks::CASES,
+        figures::CASES,
         files::CASES,
         guest_kit::CASES,
         guests::CASES,

@@ -128,7 +128,7 @@ fn is_spread(regions: &Value) -> Result<()> {
 }
 
 /// A lab machine's description with last-level caches of 256 KiB.
-fn small_caches(context: &Context) -> Result<String> {
+pub fn small_caches(context: &Context) -> Result<String> {
     with_cache(context, "clovertown-x5365", 4096, 256)
 }
 

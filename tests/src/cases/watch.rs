@@ -43,7 +43,8 @@ fn shows_memory(lines: &[String]) -> bool {
         // Page tables have a 16th of the 4 MiB.
         words.first().is_some_and(is_some) && words[1..] == ["of", "3.8M"]
     });
-    let lists = words("hot list").is_some_and(|words| words.join(" ").contains("in slow memory; pages/s in "));
+    let lists =
+        words("hot list").is_some_and(|words| words.join(" ").contains("in slow memory; pages/s in "));
     let regions = words("regions found").is_some_and(|words| words.join(" ").contains("guest's 0; moves/s "));
     fast && lists && regions && words("caches (working set) 0:").is_some()
 }
