@@ -198,15 +198,32 @@ pub const FIGURES: &[Figure] = &[
 /// The figure of this name.
 ///
 /// # Errors
-/// [`Usage`]: there is none.
+/// [`Usage`]: there is none; it names those that were meant, or all.
 pub fn find(name: &str) -> Result<&'static Figure, Usage> {
     FIGURES.iter().find(|figure| figure.name == name).ok_or_else(|| {
-        let simulated = super::apr::FIGURES.iter().map(|figure| figure.name);
-        let regions = super::region::FIGURES.iter().map(|figure| figure.name);
-        let names: Vec<_> =
-            FIGURES.iter().map(|figure| figure.name).chain(simulated).chain(regions).collect();
-        Usage::new(format!("{name}: no such figure; there are {}", names.join(", ")))
+        let web = super::region::WEB;
+        if is_of_web(name) {
+            return Usage::new(format!("{name}: no such figure; {web} stands for figures 46 to 58"));
+        }
+        let all = names();
+        let meant: Vec<_> = all.iter().copied().filter(|known| known.contains(name)).collect();
+        let listed = if meant.is_empty() { all } else { meant };
+        Usage::new(format!("{name}: no such figure; there are {}", listed.join(", ")))
     })
+}
+
+/// The names of all figures, also of those that other modules run.
+fn names() -> Vec<&'static str> {
+    let own = FIGURES.iter().map(|figure| figure.name);
+    let simulated = super::apr::FIGURES.iter().map(|figure| figure.name).chain([super::apr::guest::NAME]);
+    let regions = super::region::FIGURES.iter().map(|figure| figure.name);
+    own.chain(simulated).chain(super::memory::names()).chain(regions).collect()
+}
+
+/// Whether this is a figure of the thesis on memory regions that the one of servers stands for: `fig46`, `region-fig58`.
+fn is_of_web(name: &str) -> bool {
+    let number = name.strip_prefix("region-").unwrap_or(name).strip_prefix("fig");
+    number.and_then(|number| number.parse::<u32>().ok()).is_some_and(|number| (46..=58).contains(&number))
 }
 
 /// The list of figures.
@@ -232,6 +249,25 @@ mod tests {
             assert!(figure.labs.iter().all(|lab| crate::lab::find(lab).is_ok()), "{}", figure.name);
             assert!(list().contains(figure.name) && find(figure.name).unwrap().name == figure.name);
         }
-        assert!(find("dav2m-fig1").err().unwrap().to_string().contains("dav2m-fig10, dav2m-fig11"));
+    }
+
+    #[test]
+    fn the_beginning_of_a_name_gives_the_figures_that_are_meant() {
+        let said = |name: &str| find(name).err().unwrap().to_string();
+        let listed = [list(), crate::reproduce::apr::list()].concat();
+        let listed = listed + &crate::reproduce::memory::list() + &crate::reproduce::region::list();
+        let figures: Vec<_> = listed.lines().filter_map(|line| line.split(' ').next()).collect();
+        assert_eq!(names(), figures);
+        for name in &figures {
+            let answer = said(&name[..name.len() - 1]);
+            assert!(answer.contains(name), "{answer}");
+            assert!(said("nothing").contains(name));
+        }
+        assert!(said("dav2m-fig1").ends_with("there are dav2m-fig10, dav2m-fig11, dav2m-fig12"));
+        assert!(said("memory-fig7").ends_with("memory-fig71, memory-fig70, memory-fig72, memory-fig73"));
+        for name in ["fig46", "region-fig46", "region-fig58"] {
+            assert!(said(name).ends_with("region-web stands for figures 46 to 58"));
+        }
+        assert!(!said("region-fig45").contains("stands for") && !said("region-fig59").contains("stands for"));
     }
 }

@@ -57,6 +57,11 @@ fn settings(fast: u64) -> [Setting; 5] {
 /// Latencies in cycles by the time in milliseconds at which they were known.
 type Curve = Vec<(u64, u64)>;
 
+/// The names of all.
+pub fn names() -> impl Iterator<Item = &'static str> {
+    FIGURES.iter().map(|figure| figure.0)
+}
+
 /// The list of figures.
 pub fn list() -> String {
     let lines = FIGURES.iter().map(|(name, shows, paper, _)| format!("{name:<12} {shows} ({paper})\n"));

@@ -39,6 +39,9 @@ const SURFACE: &str = "region-fig18";
 /// The figure of what regions cost.
 const COST: &str = "region-fig28";
 
+/// The figure of servers.
+pub const WEB: &str = web::NAME;
+
 const PAPER: &str = "Lee, Ph.D. thesis, Georgia Tech 2013";
 
 /// A figure.
