@@ -45,6 +45,8 @@ pub struct Moves {
     /// Instructions of the hypervisor for these on the PCPU that the VCPU leaves, and for those on the one where it goes on; where its
     /// PCPUs count.
     pub instructions: [Cost; 2],
+    /// Those moves whose instructions were counted on both: from the fault to the next entry, too.
+    pub counted: Cost,
     /// What the PCPU of the fault had counted then.
     began_at: Option<u64>,
     /// Its instructions are counted.
@@ -71,10 +73,15 @@ impl Moves {
     }
 
     /// The VCPU was entered at this host TSC, for the first time in the turn that ends now. It may have ended with another move.
-    pub fn entered(&mut self, tsc: u64) {
+    /// `took`: instructions of the hypervisor for that on this PCPU, if they were counted.
+    pub fn entered(&mut self, tsc: u64, took: Option<u64>) {
         let before = |began: &mut u64| *began <= tsc;
-        if let Some(began) = self.arrived.take().or_else(|| self.began.take_if(before)) {
-            self.cost.add(tsc.saturating_sub(began));
+        let began = self.arrived.take().or_else(|| self.began.take_if(before));
+        let ticks = began.map(|began| tsc.saturating_sub(began));
+        ticks.into_iter().for_each(|ticks| self.cost.add(ticks));
+        if let Some(instructions) = took {
+            self.instructions[1].add(instructions);
+            ticks.into_iter().for_each(|ticks| self.counted.add(ticks));
         }
     }
 

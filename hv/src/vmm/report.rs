@@ -197,6 +197,9 @@ fn regions<V: Virt, M: HostMemory>(
     if let (Some(leaving), Some(entering)) = (mean(left), mean(entered)) {
         let between = vm.regions.leaving() / counts.moves.max(1);
         json.number(key::MOVES_COUNTED, entered.count)?;
+        if let Some(ticks) = mean(vcpu.moves.counted) {
+            json.number(key::MOVE_COUNTED_TICKS, ticks)?;
+        }
         json.number(key::MOVE_INSTRUCTIONS, leaving + between + entering)?;
         json.begin_array(key::MOVE_PARTS)?;
         [leaving, between, entering].iter().try_for_each(|part| json.number("", part))?;

@@ -150,10 +150,7 @@ impl<B: Backend, const LAB: bool> Worker<B, LAB> {
         if guest.vm.regions.is_divided()
             && let Some(entered) = self.pcpu.entered()
         {
-            taken.vcpu.moves.entered(entered);
-            if let Some(instructions) = self.pcpu.moves.entry_took.take() {
-                taken.vcpu.moves.instructions[1].add(instructions);
-            }
+            taken.vcpu.moves.entered(entered, self.pcpu.moves.entry_took.take());
         }
         let turns = &mut taken.vcpu.turns;
         turns.decisions.add(decided.wrapping_sub(now));
