@@ -323,8 +323,9 @@ fn serve_pending<V: Virt, M: HostMemory, H: Host>(
         // Interrupts are taken with the host's own GS, TR and descriptor tables.
         vcpu.virt.load_host_state(cpu);
         host.serve_interrupts();
-        // It may have been the timer's, or another PCPU's kick.
-        vcpu.request(work::TIMERS | work::MAIL);
+        // It may have been another PCPU's kick.
+        vcpu.request(work::MAIL);
+        timers::interrupted(vcpu, host);
     }
     if vcpu.work & work::MAIL != 0 {
         vcpu.work &= !work::MAIL;

@@ -18,6 +18,18 @@ const LONGEST_MS: u64 = 250;
 /// How often a console that takes no more output is asked again, and how long devices with work left wait at most.
 const RETRY_MS: u64 = 1;
 
+/// An interrupt of the host was taken, by the host's own state: the timer's, or another PCPU's kick. If no timer is due, nothing is looked at
+/// but the clock; who has changed one has asked for [`work::TIMERS`].
+pub(super) fn interrupted<V: Virt, H: Host>(vcpu: &mut Vcpu<V>, host: &mut H) {
+    let tsc = host.tsc();
+    if tsc >= vcpu.due || vcpu.due == u64::MAX {
+        vcpu.request(work::TIMERS);
+    } else if host.timer_fired() || tsc >= vcpu.armed {
+        vcpu.mmu.agile.timer_was_early = true;
+        vcpu.armed = host.arm_timer(vcpu.due);
+    }
+}
+
 /// Runs the timers that are due and arms the host's for the next one, or for [`LONGEST_MS`] from now.
 ///
 /// Interrupts of the host get lost: QEMU's emulation forgets to look at its local APIC if an interrupt is requested there

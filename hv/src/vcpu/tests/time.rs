@@ -92,6 +92,31 @@ fn an_early_interrupt_while_the_guest_runs_is_no_different() {
 }
 
 #[test]
+fn interrupts_of_the_host_run_no_timer_before_it_is_due() {
+    let mut machine = Machine::new(&[
+        |f| wrmsr(f, x2apic::LVT_TIMER, DEADLINE_MODE | 0x30),
+        |f| {
+            let at = now(f) + 7000;
+            wrmsr(f, msr::TSC_DEADLINE, at)
+        },
+        |f| {
+            f.cpu.tsc.set(START + 3000);
+            Exit::Interrupt
+        },
+        |f| {
+            // The timer's, early.
+            f.cpu.tsc.set(START + 6998);
+            Exit::Interrupt
+        },
+        |_| Exit::Shutdown,
+    ]);
+    machine.host.early = 3;
+    machine.play();
+    assert!(machine.vcpu.timers_ran < START + 3000 && machine.host.windows == 2);
+    assert_eq!((machine.host.armed, machine.vcpu.armed), (Some(START + 7000), START + 7000));
+}
+
+#[test]
 fn a_timer_between_the_last_look_and_the_halt_is_seen() {
     let mut machine = Machine::new(&[
         |f| {
