@@ -57,10 +57,18 @@ impl HostMemory {
         HostMemory { tables: HostTables { node: Node(0), owner }, ram: unsafe { HostRam::new() }, fast }
     }
 
+    /// The number of the VM whose tables these are.
+    fn vm(&self) -> usize {
+        match self.tables.owner {
+            Owner::Vm(vm) => vm.into(),
+            Owner::Host => 0,
+        }
+    }
+
     /// A table in fast memory.
     #[cold]
     fn allocate_fast(&self, pool: &FastPool) -> Option<Hfn> {
-        let frame = pool.take_for_table()?;
+        let frame = pool.take_for_table(self.vm())?;
         // What its last owner has left there would be taken for entries.
         self.ram.fill(frame.base(), PAGE_SIZE, 0);
         if let Some(records) = frame_record::all() {
@@ -71,12 +79,12 @@ impl HostMemory {
 
     /// Gives a table back that is in fast memory.
     #[cold]
-    fn free_fast(pool: &FastPool, frame: Hfn, number: u32) {
+    fn free_fast(&self, pool: &FastPool, frame: Hfn, number: u32) {
         // First: once it is free it may be another VM's.
         if let Some(records) = frame_record::all() {
             records.assign(frame, 1, Owner::Host, Kind::Other);
         }
-        pool.give_back_table(number);
+        pool.give_back_table(self.vm(), number);
     }
 }
 
@@ -97,7 +105,7 @@ impl TableMemory for HostMemory {
 
     fn free(&self, frame: Hfn) {
         match self.fast.as_ref().and_then(|pool| Some((pool, pool.number(frame)?))) {
-            Some((pool, number)) => HostMemory::free_fast(pool, frame, number),
+            Some((pool, number)) => self.free_fast(pool, frame, number),
             None => self.tables.free(frame),
         }
     }

@@ -32,14 +32,26 @@ struct State {
     /// Nor have words from this one on.
     end: usize,
     count: u32,
-    /// Frames that hold page tables, of all VMs.
+    /// Frames that hold page tables, of all VMs, and of each by its number.
     tables: u32,
+    tables_of: Vec<u32>,
     /// By the VM's number.
     demands: Vec<Option<Demand>>,
 }
 
 /// One frame in this many holds a table, at most. Small leaves for 32 times as much memory as is fast need that many.
 const TABLES_PART: u32 = 16;
+
+/// As many tables of `most` as this VM may have: its part by weight, beside the others that there are and one more like it. As tables stay,
+/// a VM that begins later would find none otherwise.
+fn tables_for(vm: usize, most: u32, demands: &[Option<Demand>]) -> u32 {
+    let weight = |demand: &Demand| u64::from(demand.weight.max(1));
+    let others = demands.iter().enumerate().filter(|(at, _)| *at != vm);
+    let others: u64 = others.filter_map(|(_, demand)| demand.as_ref().map(weight)).sum();
+    // Its first tables come before it asks for anything: it counts as much as all others then.
+    let own = demands.get(vm).and_then(Option::as_ref).map_or(others.max(1), weight);
+    (u64::from(most) * own / (others + 2 * own)) as u32
+}
 
 impl State {
     /// Takes the first free frame.
@@ -124,7 +136,15 @@ impl FastPool {
         if let (Some(last), 1..) = (free.last_mut(), total % 64) {
             *last = (1 << (total % 64)) - 1;
         }
-        let state = State { free, first: 0, end: words, count: total, tables: 0, demands: Vec::new() };
+        let state = State {
+            free,
+            first: 0,
+            end: words,
+            count: total,
+            tables: 0,
+            tables_of: Vec::new(),
+            demands: Vec::new(),
+        };
         Ok(FastPool { ranges: own, total, sharing, state: Mutex::new(state) })
     }
 
@@ -178,26 +198,39 @@ impl FastPool {
         self.state.lock().take_first()
     }
 
-    /// Takes the last free frame for a page table. Its contents are arbitrary. `None`: tables have their part, or nothing is free.
-    pub fn take_for_table(&self) -> Option<Hfn> {
+    /// Takes the last free frame for a page table of a VM. Its contents are arbitrary. `None`: its tables or all have their part, or nothing
+    /// is free.
+    pub fn take_for_table(&self, vm: usize) -> Option<Hfn> {
         let number = {
             let mut state = self.state.lock();
-            if state.tables >= self.total / TABLES_PART {
+            let state = &mut *state;
+            let most = self.total / TABLES_PART;
+            let own = state.tables_of.get(vm).copied().unwrap_or(0);
+            if state.tables >= most || own >= tables_for(vm, most, &state.demands) {
                 return None;
+            }
+            if vm >= state.tables_of.len() {
+                state.tables_of.try_reserve(vm + 1 - state.tables_of.len()).ok()?;
+                state.tables_of.resize(vm + 1, 0);
             }
             let number = state.take_last()?;
             state.tables += 1;
+            state.tables_of[vm] += 1;
             number
         };
         self.frame(number)
     }
 
-    /// Gives the frame of a page table back, which no processor walks any more.
-    pub fn give_back_table(&self, number: u32) {
+    /// Gives the frame of a page table of a VM back, which no processor walks any more.
+    pub fn give_back_table(&self, vm: usize, number: u32) {
         let mut state = self.state.lock();
-        let is_taken = state.tables > 0 && number < self.total && state.give_back(number);
+        let has_any = state.tables_of.get(vm).is_some_and(|tables| *tables > 0);
+        let is_taken = has_any && number < self.total && state.give_back(number);
         debug_assert!(is_taken, "table {number} is not taken");
-        state.tables -= u32::from(is_taken);
+        if is_taken {
+            state.tables -= 1;
+            state.tables_of[vm] -= 1;
+        }
     }
 
     /// Frames that hold page tables, of all VMs.

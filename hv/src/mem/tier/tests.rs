@@ -284,7 +284,7 @@ proptest! {
 #[test]
 fn e_states_are_parts_of_what_tables_leave() {
     let pool = pool(160, Sharing::EstateQos);
-    (0..8).for_each(|_| assert!(pool.take_for_table().is_some()));
+    (0..8).for_each(|n| assert!(pool.take_for_table(5 + n % 2).is_some()));
     let [one, other] = [0, 1].map(|vm| tiers(&pool, vm, HotPolicy::Threshold));
     one.set_state(EState::new(4)).unwrap();
     assert_eq!(other.set_state(EState::new(3)), Err(TooMuch { wanted: 95, left: 76 }));
@@ -304,12 +304,12 @@ fn pages_leave_for_tables_that_are_made_later() {
     (0..158).for_each(|page| table.set(page, u32::MAX));
     pass(&table, &mut places);
     assert_eq!((tiers.view().fast, tiers.view().share), (158, 160));
-    (0..2).for_each(|_| assert!(pool.take_for_table().is_some()));
+    (0..2).for_each(|_| assert!(pool.take_for_table(0).is_some()));
     (158..300).for_each(|page| table.set(page, u32::MAX));
     pass(&table, &mut places);
     assert_eq!((tiers.view().fast, tiers.view().share, pool.free()), (158, 158, 0));
     // One that ends, and one that is begun.
-    pool.give_back_table(159);
+    pool.give_back_table(0, 159);
     pass(&table, &mut places);
     assert_eq!((tiers.view().fast, tiers.view().share, pool.free()), (159, 159, 0));
 }

@@ -119,7 +119,7 @@ fn e_states_are_set_by_name_and_within_the_machine() {
     let mut world = world();
     let pool = pool(160, Sharing::EstateQos);
     // Page tables have 8 of its frames; the VMs divide 152. The third is to have none.
-    (0..8).for_each(|_| assert!(pool.take_for_table().is_some()));
+    (0..8).for_each(|n| assert!(pool.take_for_table(5 + n % 2).is_some()));
     for vm in [0, 1] {
         world.vms[vm].0.vm.tiers = Some(tiers(&pool, vm, HotPolicy::Threshold).into());
     }

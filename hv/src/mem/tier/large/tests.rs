@@ -309,9 +309,9 @@ fn tables_that_stay_leave_runs_whole() {
     let pool = FastPool::new([Hfn(1 << 20)..Hfn((1 << 20) + 8 * PIECE)], Sharing::Shares).unwrap();
     let most = pool.total() / 16;
     let mut pages = vec![];
-    for _ in 0..most {
+    for n in 0..most {
         pages.extend((0..7).filter_map(|_| pool.take()));
-        assert!(pool.take_for_table().is_some());
+        assert!(pool.take_for_table(n as usize % 2).is_some());
     }
     pages.into_iter().for_each(|page| pool.give_back(page));
     assert_eq!(core::iter::from_fn(|| pool.take_piece()).count(), 7);
@@ -372,8 +372,8 @@ proptest! {
                 }
                 1 => pages.extend((0..which % 200).filter_map(|_| pool.take())),
                 2 if !runs.is_empty() => pool.give_back_piece(runs.swap_remove(usize::from(which) % runs.len())),
-                3 => tables.extend((0..which % 200).filter_map(|_| pool.number(pool.take_for_table()?))),
-                4 => tables.drain(..).for_each(|table| pool.give_back_table(table)),
+                3 => tables.extend((0..which % 200).filter_map(|_| pool.number(pool.take_for_table(0)?))),
+                4 => tables.drain(..).for_each(|table| pool.give_back_table(0, table)),
                 _ => pages.drain(..).for_each(|page| pool.give_back(page)),
             }
             let mut single = pages.iter().chain(&tables);
