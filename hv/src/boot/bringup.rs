@@ -22,6 +22,7 @@ use crate::hw::{fpu, pic, pm, tsc};
 use crate::mem::buddy::Buddy;
 use crate::mem::frame;
 use crate::mem::frame_record;
+use crate::mem::heap;
 use crate::screen::Layout;
 
 global_asm!(include_str!("entry.s"));
@@ -55,7 +56,7 @@ extern "C" fn boot_start(info: u64, protocol: u32) -> ! {
     boot.rsdp = boot.rsdp.or_else(|| info::find_rsdp(&BootMemory));
     let (mut options, layout) = configure(&boot);
     leave_page_zero(&mut boot);
-    let fast = start_memory(&boot, &mut options);
+    let (mut fast, mut fast_own) = start_memory(&boot, &mut options);
     // SAFETY: once, on tables without user pages.
     unsafe {
         processor::start();
@@ -69,6 +70,15 @@ extern "C" fn boot_start(info: u64, protocol: u32) -> ! {
     pm::set_acpi(acpi.soft_off, acpi.reset);
     let lapic = start_interrupts(&acpi, options.console);
     cpu.list(lapic.id);
+    let homes = acpi.cpus.len().saturating_sub(1) as u64 * percpu::HOME_BYTES;
+    if homes > 0
+        && let Ok(fast) = &mut fast
+        && let Some(range) = fast_memory::take_own(fast, homes, u64::MAX)
+    {
+        fast_own += homes;
+        // SAFETY: RAM, which is mapped by now, and nobody else's.
+        unsafe { percpu::live_in(range) };
+    }
     let (tsc_khz, tsc_source) =
         tsc::frequency_khz(acpi.pm_timer).expect("no timer to measure the TSC's frequency");
     let timer = Timer::new(lapic, tsc_khz);
@@ -86,6 +96,7 @@ extern "C" fn boot_start(info: u64, protocol: u32) -> ! {
         timer,
         tsc_source,
         fast,
+        fast_own,
         sound_xsavec,
     });
     // Tests of the host and its report use all PCPUs alike.
@@ -142,8 +153,9 @@ fn moved(boot: &BootInfo, range: &Range<u64>) -> Range<u64> {
     home..home + len
 }
 
-/// Starts the frame allocator and the hypervisor's own page tables; the fast memory, which neither uses.
-fn start_memory(boot: &BootInfo, options: &mut HvOptions) -> Result<Ranges, FastError> {
+/// Starts the frame allocator and the hypervisor's own page tables. The fast memory that neither uses, and the bytes of it that are the
+/// hypervisor's own.
+fn start_memory(boot: &BootInfo, options: &mut HvOptions) -> (Result<Ranges, FastError>, u64) {
     let pieces = "the memory map has too many ranges";
     let ram = memory::ram(boot).expect(pieces);
     let mut free = memory::free(boot, image::all()).expect(pieces);
@@ -151,7 +163,12 @@ fn start_memory(boot: &BootInfo, options: &mut HvOptions) -> Result<Ranges, Fast
         let table = |name| boot.rsdp.and_then(|rsdp| acpi::find(&BootMemory, rsdp, name)).unwrap_or(&[]);
         options.fast_mem = fast_memory::find(table(b"SRAT"), table(b"HMAT"), &ram, BOOT_MAP);
     }
-    let fast = fast_memory::take(&mut free, &ram, &options.fast_mem);
+    let mut fast = fast_memory::take(&mut free, &ram, &options.fast_mem);
+    let mut take_own = |bytes| fast_memory::take_own(fast.as_mut().ok()?, bytes, BOOT_MAP);
+    let constant = image::constant();
+    let code = take_own(constant.end - constant.start);
+    let heap = take_own(heap::FIRST_BYTES);
+    let own = [&code, &heap].into_iter().flatten().map(|range| range.end - range.start).sum();
     // Modules may lie above the last free range; their memory is released one day.
     let top = ram.iter().next_back().map_or(0, |range| range.end);
     let all = Hfn(0)..Hpa(top).frame();
@@ -162,19 +179,21 @@ fn start_memory(boot: &BootInfo, options: &mut HvOptions) -> Result<Ranges, Fast
         .map(|range| range.start..range.start + bytes)
         .unwrap_or_else(|| panic!("no {bytes} contiguous bytes below 4 GiB for the frame allocator"));
     free.remove(home.clone()).expect(pieces);
-    // SAFETY: free memory, mapped by the boot tables; the frames are handed over once, when they are mapped.
+    // SAFETY: free memory, mapped by the boot tables; the frames are handed over once, when they are mapped, and the fast memory is of no
+    // other use.
     unsafe {
+        heap.into_iter().for_each(|range| heap::begin_with(Hpa(range.start)));
         frame::init(all, core::slice::from_raw_parts_mut(home.start as *mut u64, bytes as usize / 8));
         // Only what the boot tables map: the allocator's users zero frames by their addresses.
         add_frames(&free, 0..BOOT_MAP);
-        paging::start(&ram).unwrap_or_else(|e| panic!("no memory for the host's page tables: {e:?}"));
+        paging::start(&ram, code).unwrap_or_else(|e| panic!("no memory for the host's page tables: {e:?}"));
         add_frames(&free, BOOT_MAP..u64::MAX);
     }
     let frames = |range: Range<u64>| Hpa(range.start).frame()..Hpa(range.end).frame();
     if frame_record::start(ram.iter().map(frames)).is_err() {
         ::log::warn!("no memory for the records of frames: the machine does without them");
     }
-    fast
+    (fast, own)
 }
 
 /// Hands the free memory within `part` to the frame allocator.

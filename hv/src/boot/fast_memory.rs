@@ -5,6 +5,7 @@
 mod find;
 
 use core::fmt;
+use core::ops::Range;
 
 use abi::tiers::FastRange;
 
@@ -12,6 +13,9 @@ pub use self::find::find;
 
 use super::memory::Ranges;
 use crate::mem::ranges::TooManyPieces;
+
+/// Bytes that a large leaf of the hypervisor's tables maps.
+const LARGE_PAGE: u64 = 2 << 20;
 
 /// Why the machine cannot have this fast memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -84,10 +88,26 @@ pub fn take(free: &mut Ranges, ram: &Ranges, wanted: &[FastRange]) -> Result<Ran
     Ok(fast)
 }
 
+/// What the hypervisor takes for one of its uses is at most one part of this many of the fast memory.
+const OWN_PART: u64 = 16;
+
+/// Takes `bytes` in whole pages for the hypervisor itself out of the fast memory, at an address of 2 MiB below `end`. Each exit needs its
+/// code and what it knows, and guests leave little of them in caches. `None`: it would be too much of the fast memory, or there is no such
+/// place.
+pub fn take_own(fast: &mut Ranges, bytes: u64, end: u64) -> Option<Range<u64>> {
+    if bytes > fast.bytes() / OWN_PART {
+        return None;
+    }
+    let places = fast.iter().map(|range| range.start.next_multiple_of(LARGE_PAGE)..range.end.min(end));
+    let place = places.filter(|place| place.start.saturating_add(bytes) <= place.end).next()?;
+    let taken = place.start..place.start + bytes;
+    fast.remove(taken.clone()).ok()?;
+    Some(taken)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
-    use core::ops::Range;
     use proptest::prelude::*;
 
     fn ranges(of: &[Range<u64>]) -> Ranges {
@@ -118,6 +138,18 @@ mod tests {
         let after: Vec<_> = free.iter().collect();
         assert_eq!(after, [10 * MIB..80 * MIB, 250 * MIB..290 * MIB]);
         assert_ne!(before, after);
+    }
+
+    #[test]
+    fn the_hypervisor_takes_a_small_part() {
+        let all = [3 * MIB..5 * MIB, 7 * MIB..39 * MIB];
+        let mut fast = ranges(&all);
+        assert_eq!(take_own(&mut fast, 3 * MIB, 64 * MIB), None, "more than a 16th of 34 MiB");
+        assert_eq!(take_own(&mut fast, 2 * MIB, 9 * MIB), None, "at an address of 2 MiB there is less");
+        assert!(fast.iter().eq(all));
+        assert_eq!(take_own(&mut fast, 2 * MIB, 10 * MIB), Some(8 * MIB..10 * MIB));
+        assert!(fast.iter().eq([3 * MIB..5 * MIB, 7 * MIB..8 * MIB, 10 * MIB..39 * MIB]));
+        assert_eq!(take_own(&mut fast, MIB, 64 * MIB), Some(4 * MIB..5 * MIB), "the first place");
     }
 
     proptest! {

@@ -30,6 +30,8 @@ pub struct Host {
     pub tsc_source: tsc::Source,
     /// Fast memory that the frame allocator does not have, or why there cannot be what the command line names.
     pub fast: Result<Ranges, FastError>,
+    /// Bytes of fast memory that the hypervisor has for itself.
+    pub fast_own: u64,
     /// XSAVEC loses nothing.
     pub sound_xsavec: bool,
 }

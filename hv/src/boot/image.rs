@@ -32,6 +32,11 @@ pub fn rodata() -> Range<u64> {
     address_of!(__text_end)..address_of!(__rodata_end)
 }
 
+/// Both: what is never written.
+pub fn constant() -> Range<u64> {
+    address_of!(__image_start)..address_of!(__rodata_end)
+}
+
 /// Variables.
 pub fn data() -> Range<u64> {
     address_of!(__rodata_end)..address_of!(__image_end)

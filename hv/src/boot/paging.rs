@@ -39,19 +39,20 @@ fn pages(range: &Range<u64>) -> Result<GpaRange, MapError> {
     GpaRange::new(start, end.0 - start.0).ok_or(MapError::Address)
 }
 
-/// Builds the tables for this RAM and switches to them.
+/// Builds the tables for this RAM and switches to them. `fast`: faster memory for code and constants, which are copied there and have the
+/// addresses that they had.
 ///
 /// # Safety
-/// Once, on the boot tables; `ram` is RAM.
-pub unsafe fn start(ram: &Ranges) -> Result<(), MapError> {
+/// Once, on the boot tables; `ram` is RAM. They map `fast`, which has no other use from now on.
+pub unsafe fn start(ram: &Ranges, fast: Option<Range<u64>>) -> Result<(), MapError> {
     let gigabyte_pages = cpu::cpuid(0x8000_0001, 0).edx & 1 << 26 != 0;
     let largest = if gigabyte_pages { PageSize::Size1G } else { PageSize::Size2M };
     let mut tables = Table::new(HostTables::default(), largest)?;
-    let mut map = |range: Range<u64>, attr| {
-        let range = pages(&range)?;
+    let mut map_at = |range: Range<u64>, at: u64, attr| {
         // Nothing uses these tables yet: there is nothing to flush.
-        tables.map(range, Hpa(range.start.0), attr).map(|_: Flush| ())
+        tables.map(pages(&range)?, Hpa(at), attr).map(|_: Flush| ())
     };
+    let mut map = |range: Range<u64>, attr| map_at(range.clone(), range.start & !(PAGE_SIZE - 1), attr);
     let mut end = 0;
     for range in ram.iter() {
         if end < FOUR_GIB {
@@ -62,9 +63,20 @@ pub unsafe fn start(ram: &Ranges) -> Result<(), MapError> {
     }
     map(end.min(FOUR_GIB)..FOUR_GIB, DEVICE)?;
     // Over the RAM that holds it: the mapper splits the large leaf.
-    map(image::text(), CODE)?;
-    map(image::rodata(), CONSTANT)?;
     map(image::data(), RAM)?;
+    let image = image::constant();
+    let at = fast.as_ref().map_or(image.start, |fast| fast.start);
+    if let Some(fast) = &fast {
+        let from = image.start as *const u8;
+        // SAFETY: the caller's promise; nothing writes what is copied.
+        unsafe {
+            core::ptr::copy_nonoverlapping(from, fast.start as *mut u8, (image.end - image.start) as usize)
+        };
+        // There is no second way to write it.
+        map(fast.clone(), CONSTANT)?;
+    }
+    map_at(image::text(), at, CODE)?;
+    map_at(image::rodata(), at + (image::rodata().start - image.start), CONSTANT)?;
     for page in [0, image::stack_guard()] {
         let _: Flush = tables.unmap(GpaRange::page(Gpa(page)))?;
     }

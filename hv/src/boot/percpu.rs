@@ -199,7 +199,8 @@ pub fn guards() -> impl Iterator<Item = u64> {
 
 /// log2 of the frames that a PCPU lives in: a guard page, its stack, its [`PerCpu`].
 const HOME_ORDER: u8 = 6;
-const HOME_BYTES: u64 = PAGE_SIZE << HOME_ORDER;
+/// The same in bytes.
+pub const HOME_BYTES: u64 = PAGE_SIZE << HOME_ORDER;
 const _: () = assert!(size_of::<PerCpu>() as u64 + (128 << 10) < HOME_BYTES);
 
 /// A PCPU on frames of its own. Its first frame is the guard page, still mapped.
@@ -212,9 +213,33 @@ pub struct Home {
     pub stack_top: u64,
 }
 
+/// Memory for homes before that of the frame allocator.
+static OWN: Mutex<Range<u64>> = Mutex::new(0..0);
+
+/// Has PCPUs that are made from now on live in this memory, as long as it lasts.
+///
+/// # Safety
+/// It is mapped as RAM, and of no other use.
+pub unsafe fn live_in(range: Range<u64>) {
+    *OWN.lock() = range;
+}
+
+/// The next home in [`OWN`], zeroed.
+fn take_own() -> Option<u64> {
+    let mut own = OWN.lock();
+    let at = own.start;
+    if own.end - at < HOME_BYTES {
+        return None;
+    }
+    own.start += HOME_BYTES;
+    // SAFETY: the promise of `live_in`, and this part of it is given away once.
+    unsafe { core::ptr::write_bytes(at as *mut u8, 0, HOME_BYTES as usize) };
+    Some(at)
+}
+
 /// Makes a PCPU; `None` if there is no memory.
 pub fn make(index: u32) -> Option<Home> {
-    let guard = frame::alloc_zeroed(HOME_ORDER, Node(0))?.0;
+    let guard = take_own().or_else(|| Some(frame::alloc_zeroed(HOME_ORDER, Node(0))?.0))?;
     let stack_top = guard + HOME_BYTES - size_of::<PerCpu>() as u64;
     let pcpu = stack_top as *mut PerCpu;
     // SAFETY: the frames are ours; the address is aligned, because the size is a multiple of the alignment.

@@ -13,6 +13,7 @@ use talc::base::binning::Binning;
 use talc::source::Source;
 
 use super::frame::{self, HEAP_GROWTH, Node};
+use crate::arch::addr::Hpa;
 
 /// What needs larger blocks gets nothing of the one that is kept: it is for small things, and would be gone with one of these.
 const SMALL_ORDER: u8 = 5;
@@ -24,6 +25,20 @@ static HEAP: TalcLock<spin::Mutex<()>, Growing> = TalcLock::new(Growing);
 
 /// Bytes that the heap has taken from the frame allocator.
 static BYTES: AtomicU64 = AtomicU64::new(0);
+
+/// Where the block is with which it begins; 0: it has that, or there is none.
+static FIRST: AtomicU64 = AtomicU64::new(0);
+
+/// Bytes of a block for [`begin_with`].
+pub const FIRST_BYTES: u64 = 4096 << HEAP_GROWTH;
+
+/// Has the heap take this block of [`FIRST_BYTES`] before others.
+///
+/// # Safety
+/// Before anything was allocated. It is mapped, and of no other use.
+pub unsafe fn begin_with(block: Hpa) {
+    FIRST.store(block.0, Ordering::Relaxed);
+}
 
 /// How large the heap has grown, in bytes. It never shrinks.
 pub fn bytes() -> u64 {
@@ -53,7 +68,11 @@ unsafe impl Source for Growing {
     fn acquire<B: Binning>(talc: &mut Talc<Self, B>, layout: Layout) -> Result<(), ()> {
         let bytes = (layout.size() as u64).saturating_add(layout.align() as u64).saturating_add(OVERHEAD);
         let needed = frame::order_for(bytes);
+        let first = if needed <= HEAP_GROWTH { FIRST.swap(0, Ordering::Relaxed) } else { 0 };
         let take = |order| {
+            if first != 0 {
+                return Some((Hpa(first), HEAP_GROWTH));
+            }
             let is_small = needed <= SMALL_ORDER;
             let block = if is_small { frame::alloc_last(order) } else { frame::alloc(order, Node(0)) };
             Some((block?, order))
@@ -71,7 +90,7 @@ unsafe impl Source for Growing {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::arch::addr::{Hpa, PAGE_SIZE};
+    use crate::arch::addr::PAGE_SIZE;
     use crate::mem::buddy::Buddy;
 
     /// Allocates memory of the test machine and hands it over as frames. No other test uses the frame allocator.

@@ -33,8 +33,12 @@ pub(super) fn pool(host: &Host) -> Option<Arc<FastPool>> {
     // `start` has refused the machine on an error.
     let fast = host.fast.as_ref().ok().filter(|fast| fast.bytes() > 0)?;
     let wanted: u64 = host.options.fast_mem.iter().map(|range| range.mib << 20).sum();
-    if fast.bytes() < wanted {
-        let kib = (wanted - fast.bytes()) >> 10;
+    let (own, there) = (host.fast_own, fast.bytes() + host.fast_own);
+    if own > 0 {
+        ::log::info!("{} KiB of the fast memory are the hypervisor's: code, heap, stacks", own >> 10);
+    }
+    if there < wanted {
+        let kib = (wanted - there) >> 10;
         ::log::warn!(
             "{kib} KiB of the fast memory are in use by the hypervisor and its files, and so by no guest"
         );
