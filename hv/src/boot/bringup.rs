@@ -76,7 +76,7 @@ extern "C" fn boot_start(info: u64, protocol: u32) -> ! {
         && let Some(range) = fast_memory::take_own(fast, homes, u64::MAX)
     {
         fast_own += homes;
-        // SAFETY: RAM, which is mapped by now, and nobody else's.
+        // SAFETY: RAM, which is mapped by now, and of no other use.
         unsafe { percpu::live_in(range) };
     }
     let (tsc_khz, tsc_source) =

@@ -98,8 +98,8 @@ pub fn take_own(fast: &mut Ranges, bytes: u64, end: u64) -> Option<Range<u64>> {
     if bytes > fast.bytes() / OWN_PART {
         return None;
     }
-    let places = fast.iter().map(|range| range.start.next_multiple_of(LARGE_PAGE)..range.end.min(end));
-    let place = places.filter(|place| place.start.saturating_add(bytes) <= place.end).next()?;
+    let place_in = |range: Range<u64>| range.start.next_multiple_of(LARGE_PAGE)..range.end.min(end);
+    let place = fast.iter().map(place_in).find(|place| place.start.saturating_add(bytes) <= place.end)?;
     let taken = place.start..place.start + bytes;
     fast.remove(taken.clone()).ok()?;
     Some(taken)

@@ -1,4 +1,4 @@
-//! The hypervisor's own page tables: every address maps to itself.
+//! The hypervisor's own page tables: every address maps to itself, but for code and constants that are in fast memory.
 //!
 //! RAM is cached, readable and writable; of the image, code is executable and not writable, constants neither, and
 //! only code is executable at all. Page 0 and the page below the boot stack are not mapped. Everything else below
