@@ -190,7 +190,7 @@ keys! {
     TIERS = "tiers", FAST_FRAMES = "fast_frames", FAST_SHARE = "fast_share", FAST_TABLES = "fast_tables", HOT_WAITING = "hot_waiting", WORKING_SET = "working_set",
     E_STATE = "e_state", MOVED_IN = "moved_in", MOVED_OUT = "moved_out", DISCARDED = "discarded", MOVES_BUSY = "moves_busy", MOVES_PINNED = "moves_pinned",
     HOT_LISTED = "hot_listed", HOT_DROPPED = "hot_dropped", LIST_FULL = "list_full", LEAVES_SPLIT = "leaves_split", PASSES = "passes",
-    PIECES = "pieces", PIECES_IN = "pieces_in", PIECES_OUT = "pieces_out", PIECES_JOINED = "pieces_joined",
+    PIECES = "pieces", PIECES_IN = "pieces_in", PIECES_OUT = "pieces_out", PIECES_WRITTEN = "pieces_written", PIECES_JOINED = "pieces_joined",
     PAGE_MOVE_TICKS = "page_move_ticks", PIECE_MOVE_TICKS = "piece_move_ticks",
     PAGE_MOVE_LONGEST = "page_move_longest", PIECE_MOVE_LONGEST = "piece_move_longest",
     JOIN_TICKS = "join_ticks", JOIN_LONGEST = "join_longest",

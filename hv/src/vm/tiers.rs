@@ -131,6 +131,9 @@ impl<F: PteFormat<Attr = NestedAttr>, M: HostMemory> Vm<F, M> {
     #[cold]
     pub fn tier_batch(&self, vcpu: u32, work: &mut u32) -> MapChanges {
         let Some(tiers) = &self.tiers else { return MapChanges::default() };
+        if let Some(moving) = tiers.moving() {
+            return self.go_on(tiers, &moving, vcpu, work);
+        }
         if let Some(wish) = tiers.next_piece() {
             return self.do_task(tiers, &wish, vcpu, work);
         }

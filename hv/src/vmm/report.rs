@@ -292,6 +292,7 @@ fn tiers<F: PteFormat<Attr = NestedAttr>, M: HostMemory>(json: &mut Json<'_>, vm
         (key::PIECES, now.pieces.into()),
         (key::PIECES_IN, now.counts.pieces_in),
         (key::PIECES_OUT, now.counts.pieces_out),
+        (key::PIECES_WRITTEN, now.counts.pieces_written),
         (key::PIECES_JOINED, now.counts.joins),
         (key::PAGE_MOVE_TICKS, now.counts.ticks[0]),
         (key::PIECE_MOVE_TICKS, now.counts.ticks[1]),

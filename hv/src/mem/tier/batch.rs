@@ -30,6 +30,8 @@ pub enum Outcome {
     Discarded,
     /// It was accessed when it was about to move.
     Busy,
+    /// A piece was written while it was copied in parts.
+    Written,
     /// It cannot move now: no plain RAM, or a guest's table that shadow pages are made from.
     Pinned,
 }
@@ -94,7 +96,7 @@ impl Tiers {
                 state.list.place(wish.number, None);
                 state.list.remove(wish.number);
             }
-            (Outcome::Busy, _) => state.counts.busy += 1,
+            (Outcome::Busy | Outcome::Written, _) => state.counts.busy += 1,
             (Outcome::Pinned, _) => state.counts.pinned += 1,
         }
         let is_still_there = matches!(outcome, Outcome::Busy | Outcome::Pinned) && wish.home.is_some();

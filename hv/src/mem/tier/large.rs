@@ -16,6 +16,7 @@ use arrayvec::ArrayVec;
 
 use super::list::{HotList, Placed, Side};
 use super::migration::PIECE;
+use super::parts::Moving;
 use super::policy::Histogram;
 use super::state::State;
 use super::{GROUP, Grain, Heat, MAX_SPLITS};
@@ -62,15 +63,18 @@ pub(super) struct Piece {
 }
 
 /// It could not move lately.
-pub(super) const REFUSED: u8 = 1;
+pub(super) const REFUSED: u16 = 1;
 /// It has been joined lately, or could not be.
-pub(super) const JOINED: u8 = 2;
+pub(super) const JOINED: u16 = 2;
 /// It is in fast memory as one.
-const IS_FAST: u8 = 4;
+const IS_FAST: u16 = 4;
+/// It was written lately while it was copied in parts.
+pub(super) const WRITTEN: u16 = 8;
 /// From this bit on: passes until pages whose leaf was split can have shown that they are hot. Their histories begin again with the split,
 /// so that all seem cold.
-const WAITS: u8 = 8;
-const LONGEST: u8 = u8::MAX / WAITS;
+const WAITS: u16 = 16;
+/// The bits of these passes.
+const ANY_WAIT: u16 = !(WAITS - 1);
 
 /// The pieces of a VM.
 #[derive(Debug)]
@@ -78,8 +82,10 @@ pub struct PieceList {
     /// Those in fast memory, the oldest first.
     fast: VecDeque<Piece>,
     /// Of each 512 pages.
-    marks: Vec<u8>,
+    marks: Vec<u16>,
     plans: ArrayVec<(u32, Plan), MAX_PIECES>,
+    /// What a pass before has planned, and is being done.
+    pub(super) moving: Option<Moving>,
     /// Where to look for pieces to be joined.
     cursor: u32,
     /// Passes left for which no run of fast memory is free.
@@ -98,12 +104,13 @@ impl PieceList {
         list.try_reserve_exact((fast / PAGES) as usize).map_err(|_| OutOfMemory)?;
         marks.try_reserve_exact(pages.div_ceil(PAGES) as usize).map_err(|_| OutOfMemory)?;
         marks.resize(pages.div_ceil(PAGES) as usize, 0);
-        Ok(PieceList { fast: list, marks, plans: ArrayVec::new(), cursor: 0, blocked: 0, unsure: 0 })
+        let plans = ArrayVec::new();
+        Ok(PieceList { fast: list, marks, plans, moving: None, cursor: 0, blocked: 0, unsure: 0 })
     }
 
     /// Bytes of host memory.
     pub const fn bytes_for(pages: u32, fast: u32) -> usize {
-        (fast / PAGES) as usize * size_of::<Piece>() + pages.div_ceil(PAGES) as usize
+        (fast / PAGES) as usize * size_of::<Piece>() + pages.div_ceil(PAGES) as usize * 2
     }
 
     /// Pages in fast memory that are parts of pieces.
@@ -133,26 +140,36 @@ impl PieceList {
 
     /// Whether something is to be done.
     pub fn has_plans(&self) -> bool {
-        !self.plans.is_empty()
+        self.all_plans().next().is_some()
     }
 
-    fn is(&self, number: u32, mark: u8) -> bool {
+    /// With what is being done.
+    fn all_plans(&self) -> impl Iterator<Item = (u32, Plan)> {
+        self.moving.iter().map(Moving::plan).chain(self.plans.iter().copied())
+    }
+
+    /// Whether the piece is being moved.
+    fn is_moving(&self, number: u32) -> bool {
+        self.moving.is_some_and(|moving| moving.plan().0 == number)
+    }
+
+    pub(super) fn is(&self, number: u32, mark: u16) -> bool {
         self.marks.get((number / PAGES) as usize).is_some_and(|marks| marks & mark != 0)
     }
 
     /// Whether the page cannot have shown yet if it is hot: its leaf was split lately.
     pub(super) fn waits(&self, number: u32) -> bool {
-        self.is(number, LONGEST * WAITS)
+        self.is(number, ANY_WAIT)
     }
 
     /// A leaf is split: for this many passes its pages seem colder than they are.
     pub(super) fn wait(&mut self, number: u32, passes: u8) {
         if let Some(marks) = self.marks.get_mut((number / PAGES) as usize) {
-            *marks = *marks % WAITS + passes.min(LONGEST) * WAITS;
+            *marks = *marks % WAITS + u16::from(passes) * WAITS;
         }
     }
 
-    pub(super) fn set(&mut self, number: u32, mark: u8, on: bool) {
+    pub(super) fn set(&mut self, number: u32, mark: u16, on: bool) {
         if let Some(marks) = self.marks.get_mut((number / PAGES) as usize) {
             *marks = if on { *marks | mark } else { *marks & !mark };
         }
@@ -178,20 +195,19 @@ impl PieceList {
 
     /// Pages that plans take of the room in fast memory.
     fn planned(&self) -> u32 {
-        let ins = self.plans.iter().filter(|(_, plan)| matches!(plan, Plan::In { .. }));
+        let ins = self.all_plans().filter(|(_, plan)| matches!(plan, Plan::In { .. }));
         ins.count() as u32 * PAGES
     }
 
     /// Whether the page is to come to fast memory with its piece.
     pub(super) fn is_to_come(&self, page: u32) -> bool {
-        self.plans
-            .iter()
+        self.all_plans()
             .any(|(number, plan)| page / PAGES == number / PAGES && matches!(plan, Plan::In { .. }))
     }
 
     /// Frames that a share has beside pieces: without those that are to come, and with those of pieces that are to go home.
     pub(super) fn left_of(&self, share: u32) -> u32 {
-        let backs = self.plans.iter().filter(|(_, plan)| *plan == Plan::Back).count() as u32 * PAGES;
+        let backs = self.all_plans().filter(|(_, plan)| *plan == Plan::Back).count() as u32 * PAGES;
         share.saturating_sub(self.planned()).saturating_sub(self.pages().saturating_sub(backs))
     }
 
@@ -200,7 +216,7 @@ impl PieceList {
         self.plans.clear();
         self.blocked = self.blocked.saturating_sub(1);
         self.unsure = 0;
-        let kept = if pass.is_multiple_of(AGAIN) { !(REFUSED | JOINED) } else { u8::MAX };
+        let kept = if pass.is_multiple_of(AGAIN) { !(REFUSED | JOINED | WRITTEN) } else { u16::MAX };
         for marks in &mut self.marks {
             *marks = (*marks & kept) - if *marks >= WAITS { WAITS } else { 0 };
             self.unsure += u32::from(*marks >= WAITS);
@@ -234,7 +250,7 @@ impl State {
     pub fn find_piece(&mut self, span: &Span, heat: &impl Heat) -> bool {
         let number = self.cursor;
         let Some(first) = first_of(span, number) else { return false };
-        if self.pieces.is(number, IS_FAST) {
+        if self.pieces.is(number, IS_FAST) || self.pieces.is_moving(number) {
             return true;
         }
         let hot = hot_pages(heat, first, self.bounds.hot);
@@ -250,7 +266,7 @@ impl State {
         }
         if let Some(placed) = self.list.placed(number) {
             let is_joinable =
-                !self.pieces.is(number, JOINED | (LONGEST * WAITS)) && is_run(&self.list, number, placed);
+                !self.pieces.is(number, JOINED | ANY_WAIT) && is_run(&self.list, number, placed);
             if is_joinable {
                 let _rest_waits = self.pieces.plans.try_push((number, Plan::Join));
             }
@@ -273,7 +289,8 @@ impl State {
             let number = self.pieces.cursor;
             self.pieces.cursor = if number + PAGES < span.pages() { number + PAGES } else { 0 };
             let Some(first) = first_of(span, number) else { continue };
-            let is_cold = !self.pieces.is(number, IS_FAST | JOINED | (LONGEST * WAITS))
+            let is_cold = !self.pieces.is(number, IS_FAST | JOINED | ANY_WAIT)
+                && !self.pieces.is_moving(number)
                 && hot_pages(heat, first, 1) == 0
                 && heat.grain(first) == Grain::Page
                 && (0..PAGES).all(|n| self.list.side(number + n).is_none());
@@ -286,13 +303,17 @@ impl State {
 
     /// Has pieces leave fast memory for a share that has become smaller; what is left of the `excess`.
     pub fn shrink_pieces(&mut self, mut excess: u32) -> u32 {
-        while excess > 0
-            && (excess >= PAGES || excess > self.list.count(Side::Fast))
-            && !self.pieces.plans.is_full()
-            && let Some(piece) = self.pieces.next_oldest()
-            && !self.pieces.plans.contains(&(piece.number, Plan::Back))
-        {
-            self.pieces.plans.push((piece.number, Plan::Back));
+        for _ in 0..self.pieces.fast.len() {
+            if excess == 0 || excess < PAGES && excess <= self.list.count(Side::Fast) {
+                break;
+            }
+            let Some(piece) = self.pieces.next_oldest() else { break };
+            // One may be on its way home.
+            if !self.pieces.is_moving(piece.number)
+                && self.pieces.plans.try_push((piece.number, Plan::Back)).is_err()
+            {
+                break;
+            }
             excess = excess.saturating_sub(PAGES);
         }
         excess
@@ -306,7 +327,7 @@ impl State {
         }
         for _ in 0..self.pieces.fast.len().min(LOOK_FOR_ROOM) {
             let Some(piece) = self.pieces.next_oldest() else { return };
-            if !piece.is_known && !self.pieces.plans.contains(&(piece.number, Plan::Back)) {
+            if !piece.is_known && !self.pieces.all_plans().any(|plan| plan == (piece.number, Plan::Back)) {
                 self.split(span, piece.number, splits);
             }
         }
@@ -328,7 +349,9 @@ impl State {
                 return;
             }
             let Some(piece) = self.pieces.next_oldest() else { return };
-            if hot_pages(heat, span.page(piece.number), self.bounds.least_active()) == 0 {
+            if self.pieces.is_moving(piece.number) {
+                lacking = lacking.saturating_sub(PAGES);
+            } else if hot_pages(heat, span.page(piece.number), self.bounds.least_active()) == 0 {
                 self.pieces.plans.push((piece.number, Plan::Back));
                 lacking = lacking.saturating_sub(PAGES);
             } else if !piece.is_known {

@@ -5,8 +5,8 @@
 //! ([`Migration::bring_in`]): before the processors have forgotten it, it stays where it was; after that, the access copies it.
 //! So an access waits for the copy of one page at most, and a page that is always in use moves all the same.
 //!
-//! A piece of 2 MiB moves as one, alone. Its pages are copied one by one, each under the lock, and a page becomes present before all are
-//! copied only if it is accessed.
+//! A piece of 2 MiB moves as one, alone. Its pages are copied in parts, each under the lock, and a page becomes present before all are
+//! copied only if it is accessed. Or all are copied before it leaves ([`Migration::copy_aside`]).
 //!
 //! What must hold: a page is put back under the lock of this module, once, with the VM's memory locked at least for reading. The lock
 //! is a leaf.
@@ -29,7 +29,7 @@ pub trait CopyFrame: fmt::Debug + Send + Sync {
     /// Frames that are about to get contents are the VM's.
     fn claim(&self, _first: Hfn, _frames: u64) {}
 
-    /// Makes the contents of `to` those of `from`. Nothing else reads or writes `to`, and nothing writes `from`.
+    /// Makes the contents of `to` those of `from`. Nothing else reads or writes `to`. If something writes `from`, nobody reads `to`.
     fn copy(&self, from: Hfn, to: Hfn);
 
     /// The same for neighbours, one after the other, until `stop` is not 0; how many are copied, at least one.
@@ -87,6 +87,8 @@ struct Piece {
     all: Move,
     /// A bit for each page that is copied.
     copied: [u64; (PIECE / 64) as usize],
+    /// Its frames are known to be the VM's.
+    is_claimed: bool,
     /// It was accessed too early, and stays as a whole where it was.
     stays: bool,
 }
@@ -122,11 +124,12 @@ impl Piece {
         self.copied[(first / 64) as usize] |= mask << (first % 64);
     }
 
-    /// The first pages from `n` on that are not copied yet, neighbours, at most 64; and how many.
-    fn next_run(&self, n: u64) -> Option<(u64, u64)> {
-        let first = (n..PIECE).find(|n| !self.is_copied(*n))?;
-        let rest = self.copied[(first / 64) as usize] >> (first % 64);
-        Some((first, u64::from(rest.trailing_zeros()).min(64 - first % 64)))
+    /// The first pages that are not copied yet, neighbours, at most 64; and how many.
+    fn next_run(&self) -> Option<(u64, u64)> {
+        let at = self.copied.iter().position(|word| *word != u64::MAX)?;
+        let word = self.copied[at];
+        let first = word.trailing_ones();
+        Some((at as u64 * 64 + u64::from(first), u64::from((word >> first).trailing_zeros().min(64 - first))))
     }
 }
 
@@ -181,12 +184,13 @@ impl Migration {
         has_room
     }
 
-    /// The same for a piece of 2 MiB. False: something else is on its way.
-    pub fn add_piece(&self, all: Move) -> bool {
+    /// The same for a piece of 2 MiB. `is_copied`: all of it, by [`Migration::copy_aside`]. False: something else is on its way.
+    pub fn add_piece(&self, all: Move, is_copied: bool) -> bool {
         let mut batch = self.batch.lock();
         let is_alone = batch.moves.is_empty() && batch.piece.is_none();
         if is_alone {
-            batch.piece = Some(Piece { all, copied: Default::default(), stays: false });
+            let copied = [if is_copied { u64::MAX } else { 0 }; (PIECE / 64) as usize];
+            batch.piece = Some(Piece { all, copied, is_claimed: is_copied, stays: false });
         }
         is_alone
     }
@@ -235,31 +239,33 @@ impl Migration {
         attach(Hfn(frame.0 + n), is_clean);
     }
 
-    /// Copies what is left of a piece after [`Migration::forgotten`]. An access that waits for the lock gets it after each page, and so
-    /// does `between`, if there is one, which is called without the lock.
-    pub fn copy_piece(&self, mut between: Option<&mut dyn FnMut(u64)>) {
-        let is_copied = |piece: &&Piece| !piece.stays && piece.all.way != Way::Discard;
-        let to = self.batch.lock().piece.as_ref().filter(is_copied).map(|piece| piece.all.to);
-        let Some(to) = to else { return };
-        self.copier.claim(to, PIECE);
-        let mut n = 0;
+    /// Copies the next pages of a piece after [`Migration::forgotten`], neighbours and at most `most`; the last of them. `None`: there is
+    /// none left. Ends early for an access that waits.
+    pub fn copy_part(&self, most: u64) -> Option<u64> {
         let mut batch = self.batch.lock();
-        while let Some((first, most)) = batch.piece.as_ref().and_then(|piece| piece.next_run(n)) {
-            let Some(piece) = &mut batch.piece else { return };
-            let most = if between.is_some() { 1 } else { most };
-            let (from, to) = (Hfn(piece.all.from.0 + first), Hfn(piece.all.to.0 + first));
-            let done = self.copier.copy_run(from, to, most, &self.waiting);
-            piece.set_run_copied(first, done);
-            n = first + done;
-            if self.waiting.load(Ordering::Relaxed) != 0 || between.is_some() {
-                drop(batch);
-                between.iter_mut().for_each(|between| between(n - 1));
-                while self.waiting.load(Ordering::Relaxed) != 0 {
-                    core::hint::spin_loop();
-                }
-                batch = self.batch.lock();
-            }
+        let piece = batch.piece.as_mut().filter(|piece| !piece.stays && piece.all.way != Way::Discard)?;
+        if !piece.is_claimed {
+            piece.is_claimed = true;
+            self.copier.claim(piece.all.to, PIECE);
         }
+        let (first, left) = piece.next_run()?;
+        let (from, to) = (Hfn(piece.all.from.0 + first), Hfn(piece.all.to.0 + first));
+        let done = self.copier.copy_run(from, to, left.min(most), &self.waiting);
+        piece.set_run_copied(first, done);
+        Some(first + done - 1)
+    }
+
+    /// Frames of a piece that is about to be copied by [`Migration::copy_aside`] are the VM's.
+    pub fn claim(&self, all: &Move) {
+        self.copier.claim(all.to, PIECE);
+    }
+
+    /// Copies at most `most` pages of a piece that is still in use where it is, from page `first` on; how many. The copies count only if
+    /// nothing was written until the piece has left.
+    pub fn copy_aside(&self, all: &Move, first: u64, most: u64) -> u64 {
+        let frames = most.min(PIECE.saturating_sub(first));
+        let (from, to) = (Hfn(all.from.0 + first), Hfn(all.to.0 + first));
+        self.copier.copy_run(from, to, frames, &AtomicU32::new(0))
     }
 
     /// Ends the move of a piece that is copied, with the VM's memory locked for writing. The piece, the first of the frames that it is to be

@@ -14,6 +14,7 @@
 //! | [`pool`] | the fast memory's frames, which page tables have, too |
 //! | `batch` | pages that are to move, one by one |
 //! | [`task`] | what is to be done with a piece |
+//! | [`parts`] | a piece that is copied in parts |
 //! | [`map`] | where its hot pages are, for samples |
 //! | [`migration`] | pages between two tiers |
 //!
@@ -28,6 +29,7 @@ pub mod large;
 pub mod list;
 pub mod map;
 pub mod migration;
+pub mod parts;
 pub mod policy;
 pub mod pool;
 pub mod residents;
@@ -309,7 +311,9 @@ impl Tiers {
 impl Drop for Tiers {
     fn drop(&mut self) {
         let state = self.state.get_mut();
-        let runs = state.pieces.runs().flat_map(|first| first..first + migration::PIECE as u32);
+        let moving = state.pieces.moving.and_then(|moving| moving.run(&self.pool));
+        let runs = state.pieces.runs().chain(moving);
+        let runs = runs.flat_map(|first| first..first + migration::PIECE as u32);
         for fast in state.list.fast().map(|(_, placed)| placed.fast).chain(runs) {
             if let Some(frame) = self.pool.frame(fast) {
                 self.migration.wipe(frame);

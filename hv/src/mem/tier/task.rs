@@ -1,6 +1,6 @@
 //! Pieces of 2 MiB as `vm::tiers` gets them: what is to be done with each, and what became of it.
 
-use super::large::{JOINED, PAGES, Piece, Plan, REFUSED};
+use super::large::{JOINED, PAGES, Piece, Plan, REFUSED, WRITTEN};
 use super::list::Placed;
 use super::migration::PIECE;
 use super::state::State;
@@ -30,8 +30,22 @@ pub struct PieceWish {
     pub page: Gfn,
     /// What is to be done.
     pub task: Task,
+    /// It was written lately while it was copied in parts.
+    pub was_written: bool,
     number: u32,
     is_known: bool,
+}
+
+impl PieceWish {
+    /// As a pass has planned it.
+    pub(super) fn plan(&self) -> (u32, Plan) {
+        let plan = match self.task {
+            Task::In(_) => Plan::In { is_known: self.is_known },
+            Task::Back { .. } => Plan::Back,
+            Task::Join => Plan::Join,
+        };
+        (self.number, plan)
+    }
 }
 
 impl Tiers {
@@ -44,7 +58,8 @@ impl Tiers {
             && let Some((number, plan)) = state.pieces.next_plan()
         {
             let page = self.span.page(number);
-            let wish = |task, is_known| Some(PieceWish { page, task, number, is_known });
+            let was_written = state.pieces.is(number, WRITTEN);
+            let wish = |task, is_known| Some(PieceWish { page, task, was_written, number, is_known });
             found = match plan {
                 Plan::In { is_known } => {
                     let has_room = state.fast().saturating_add(PAGES) <= state.share;
@@ -73,12 +88,14 @@ impl Tiers {
         let mut state = self.state.lock();
         let state = &mut **state;
         let number = wish.number;
+        state.pieces.moving = None;
         match (wish.task, outcome) {
             (Task::In(fast), Outcome::Moved(home)) => {
                 state.counts.moved_in += PIECE;
                 state.counts.pieces_in += 1;
                 let Some(fast) = self.pool.number(fast) else { return };
                 state.unlist(number);
+                state.pieces.set(number, WRITTEN, false);
                 // `is_home` has refused others.
                 state.pieces.add(Piece { number, fast, home: home.0 as u32, is_known: wish.is_known });
                 if !is_whole {
@@ -96,6 +113,7 @@ impl Tiers {
                 if let Some(piece) = state.pieces.remove(number) {
                     self.pool.give_back_piece(piece.fast);
                 }
+                state.pieces.set(number, WRITTEN, false);
             }
             (Task::Back { .. }, _) => {
                 state.not_moved(number, outcome);
@@ -107,7 +125,7 @@ impl Tiers {
             (Task::Join, _) => {
                 state.pieces.set(number, JOINED, true);
                 if outcome == Outcome::Pinned {
-                    return;
+                    return self.show_pending(state);
                 }
                 state.counts.joins += u64::from(is_whole);
                 if let Some(Placed { fast, home }) = state.list.placed(number) {
@@ -116,16 +134,22 @@ impl Tiers {
                 }
             }
         }
+        self.show_pending(state);
     }
 }
 
 impl State {
     fn not_moved(&mut self, number: u32, outcome: Outcome) {
-        if outcome == Outcome::Busy {
-            self.counts.busy += PIECE;
-        } else {
-            self.counts.pinned += PIECE;
-            self.pieces.set(number, REFUSED, true);
+        match outcome {
+            Outcome::Written => {
+                self.counts.pieces_written += 1;
+                self.pieces.set(number, WRITTEN, true);
+            }
+            Outcome::Busy => self.counts.busy += PIECE,
+            _ => {
+                self.counts.pinned += PIECE;
+                self.pieces.set(number, REFUSED, true);
+            }
         }
     }
 }

@@ -31,6 +31,8 @@ pub struct Counts {
     pub pieces_in: u64,
     /// And back home.
     pub pieces_out: u64,
+    /// Copies of pieces that were given up because the guest wrote them.
+    pub pieces_written: u64,
     /// Small leaves that were joined: pieces.
     pub joins: u64,
     /// Ticks of the host's TSC that each kind of [`Work`] took.

@@ -88,8 +88,8 @@ pub fn tiers<V: Virt, M: HostMemory>(view: &View<'_, V, M>, answer: &mut dyn Wri
     )?;
     writeln!(
         answer,
-        "by 2 MiB: {} there, moved in {}, out {}; small leaves joined {}",
-        now.pieces, counts.pieces_in, counts.pieces_out, counts.joins
+        "by 2 MiB: {} there, moved in {}, out {}, written meanwhile {}; small leaves joined {}",
+        now.pieces, counts.pieces_in, counts.pieces_out, counts.pieces_written, counts.joins
     )
 }
 

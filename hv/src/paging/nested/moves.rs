@@ -9,7 +9,7 @@ use super::*;
 use crate::arch::Access;
 use crate::arch::addr::{Gfn, Hfn};
 use crate::mem::host_access::{HostAccess, VecHost};
-use crate::mem::tier::migration::{CopyFrame, Migration, Move, Way};
+use crate::mem::tier::migration::{CopyFrame, Migration, Move, PIECE, Way};
 use crate::paging::arena::Arena;
 use crate::paging::format::{ept::Ept, npt::Npt};
 use crate::paging::model::{Modelled, Processor};
@@ -36,6 +36,8 @@ enum Omits {
     Copy,
     /// What goes home is discarded, written or not.
     Dirty,
+    /// Nobody looks whether a piece was written while it was copied in parts.
+    Written,
 }
 
 struct Machine<'a, F: Modelled> {
@@ -51,8 +53,8 @@ struct Machine<'a, F: Modelled> {
     /// Pages move between tiers, too.
     migration: Option<Arc<Migration>>,
     /// How often they have, and how often an access came too early for that.
-    /// And how many were discarded. The same of pieces of 2 MiB.
-    moved: [u64; 6],
+    /// And how many were discarded. The same of pieces of 2 MiB, and how many copies of them were given up.
+    moved: [u64; 7],
     /// Nothing is written at the moment.
     is_quiet: bool,
     /// Only pieces move between tiers.
@@ -79,14 +81,16 @@ impl<'a, F: Modelled> Machine<'a, F> {
         let mut random = Random(seed);
         let processors = (0..2 + random.draw() % 3).map(|_| Processor::new(F::VENDOR)).collect();
         let host = VecHost::new(HOST, 2 * RAM as usize);
-        let migration = (pieces_only || matches!(omits, Omits::Copy | Omits::Dirty) || random.once_in(2))
-            .then(|| {
-                let copier = Copier((omits != Omits::Copy).then(|| host.clone()));
-                Arc::new(Migration::new(4, Box::new(copier)).unwrap())
-            });
+        let migration = (pieces_only
+            || matches!(omits, Omits::Copy | Omits::Dirty | Omits::Written)
+            || random.once_in(2))
+        .then(|| {
+            let copier = Copier((omits != Omits::Copy).then(|| host.clone()));
+            Arc::new(Migration::new(4, Box::new(copier)).unwrap())
+        });
         migration.iter().for_each(|migration| p2m.set_migration(migration));
         let expected = [0; USED as usize];
-        let moved = [0; 6];
+        let moved = [0; 7];
         let is_quiet = false;
         Machine {
             arena,
@@ -242,21 +246,25 @@ impl<'a, F: Modelled> Machine<'a, F> {
             false if is_clean || self.omits == Omits::Dirty => (home, Way::Discard),
             false => (home, Way::Back),
         };
+        let all = Move { page: Gfn(0), from, to, way };
+        let is_copied = way != Way::Discard && self.random.once_in(2);
+        if is_copied && !self.copy_protected(&migration, &all)? {
+            self.moved[6] += 1;
+            return self.accesses();
+        }
         let change = self.p2m.take_out_piece(Gpa(0), from).unwrap();
-        assert!(migration.add_piece(Move { page: Gfn(0), from, to, way }));
+        assert!(migration.add_piece(all, is_copied));
         self.follow(change);
         if self.random.once_in(4) {
             self.accesses()?;
         }
         migration.forgotten();
         self.accesses()?;
-        let mut result = Ok(());
-        migration.copy_piece(Some(&mut |n| {
-            if result.is_ok() && n < 2 * USED {
-                result = self.accesses();
+        while let Some(n) = migration.copy_part(1 + self.random.draw() % 3) {
+            if n < 2 * USED {
+                self.accesses()?;
             }
-        }));
-        result?;
+        }
         let (piece, frame, is_clean) = migration.end_piece().unwrap();
         let held: Vec<u64> = (0..USED).map(|n| self.host.load(Hpa(from.base().0 + n * PAGE))).collect();
         assert!(self.p2m.put_piece(Gpa(0), frame, is_clean).is_some());
@@ -276,6 +284,25 @@ impl<'a, F: Modelled> Machine<'a, F> {
             return Err(format!("a store went to {from:?}, which a piece has left"));
         }
         Ok(())
+    }
+
+    /// All of a piece is copied in parts while the VCPUs go on; false: one has written it, and it stays.
+    fn copy_protected(&mut self, migration: &Migration, all: &Move) -> Result<bool, String> {
+        let change = self.p2m.protect_piece(Gpa(0), all.from).unwrap();
+        self.follow(change);
+        let mut done = 0;
+        while done < PIECE {
+            if self.p2m.movable_piece(Gpa(0)) != Some((all.from, true)) && self.omits != Omits::Written {
+                self.p2m.unprotect_piece(Gpa(0), all.from);
+                return Ok(false);
+            }
+            done += migration.copy_aside(all, done, 1 + self.random.draw() % 3);
+            // As often as in a move that is not given up nothing is written.
+            if done < 2 * USED && self.random.once_in(3) {
+                self.accesses()?;
+            }
+        }
+        Ok(self.p2m.movable_piece(Gpa(0)) == Some((all.from, true)) || self.omits == Omits::Written)
     }
 
     fn step(&mut self) -> Result<(), String> {
@@ -309,7 +336,7 @@ impl<'a, F: Modelled> Machine<'a, F> {
     }
 }
 
-fn run<F: Modelled>(omits: Omits, seed: u64, pieces_only: bool) -> Result<[u64; 6], String> {
+fn run<F: Modelled>(omits: Omits, seed: u64, pieces_only: bool) -> Result<[u64; 7], String> {
     let arena = Arena::new(400);
     let mut machine = Machine::<F>::new(&arena, seed, omits, pieces_only);
     (0..200).try_for_each(|n| machine.step().map_err(|what| format!("seed {seed}, step {n}: {what}")))?;
@@ -318,7 +345,7 @@ fn run<F: Modelled>(omits: Omits, seed: u64, pieces_only: bool) -> Result<[u64; 
 
 #[test]
 fn memory_moves_under_several_vcpus() {
-    let mut moved = [0; 6];
+    let mut moved = [0; 7];
     for seed in 0..28 {
         let pieces_only = seed % 4 == 0;
         let run = [run::<Npt>, run::<Ept>].map(|run| run(Omits::Nothing, seed, pieces_only).unwrap());
@@ -327,12 +354,12 @@ fn memory_moves_under_several_vcpus() {
         }
     }
     assert!(moved[0] > 500 && moved[1] > 50 && moved[2] > 25, "{moved:?}");
-    assert!(moved[3] > 250 && moved[4] > 25 && moved[5] > 25, "{moved:?}");
+    assert!(moved[3] > 250 && moved[4] > 25 && moved[5] > 25 && moved[6] > 100, "{moved:?}");
 }
 
 #[test]
 fn moves_without_a_shootdown_or_protection_or_a_copy_are_found_out() {
-    for omits in [Omits::Shootdown, Omits::Protect, Omits::Copy, Omits::Dirty] {
+    for omits in [Omits::Shootdown, Omits::Protect, Omits::Copy, Omits::Dirty, Omits::Written] {
         for pieces_only in [false, true] {
             assert!((0..20).any(|seed| run::<Npt>(omits, seed, pieces_only).is_err()));
             assert!((0..20).any(|seed| run::<Ept>(omits, seed, pieces_only).is_err()));

@@ -71,6 +71,42 @@ impl<M: TableMemory> P2m<M> {
         kind.movable().map(|(_, is_clean)| (to.frame(), is_clean))
     }
 
+    /// Has the next write to a piece be seen, which stays where it is: it is clean until then, as if its copy elsewhere were complete. `None`:
+    /// it is not plain RAM in these frames as one now, or there is no memory for a table; it stays as it is.
+    pub fn protect_piece(&mut self, start: Gpa, frame: Hfn) -> Option<Changed> {
+        let range = piece(start)?;
+        let (to, kind) = self.table.whole(start)?;
+        let (home, is_clean) = kind.movable()?;
+        if to.frame() != frame || is_clean {
+            return None;
+        }
+        let _software_tables_need_none = self.table.map(range, to, P2mKind::Clean { home }).ok()?;
+        let mut was = OldFrames::NONE;
+        was.add(frame, PIECE);
+        self.changed(range, was, Ok(Flush::None)).ok()
+    }
+
+    /// Ends that before the copy is complete: what is still clean of the piece in these frames is plain RAM. The engines need not know,
+    /// whose entries only lack a right.
+    pub fn unprotect_piece(&mut self, start: Gpa, frame: Hfn) {
+        let Some(range) = piece(start) else { return };
+        match self.table.whole(start) {
+            // As one leaf.
+            Some((to, _)) if self.leaf_range(start).len() >= SIZE.bytes() => {
+                if to.frame() == frame {
+                    self.let_write(start);
+                }
+            }
+            _ => {
+                let pages = (0..PIECE).map(|n| (Gpa(start.0 + n * PAGE_SIZE), Hfn(frame.0 + n)));
+                let still = pages.filter(|(page, frame)| self.movable(*page) == Some((*frame, true)));
+                still.for_each(|(page, _)| self.let_write(page));
+            }
+        }
+        // The directory knows it again.
+        let _never_fails = self.changed(range, OldFrames::NONE, Ok(Flush::None));
+    }
+
     /// Takes a piece away that moves to other frames. `None`: it is not in these frames as one now, or there is no memory for a table;
     /// it stays. One at a time; [`P2m::put_piece`] ends it.
     pub fn take_out_piece(&mut self, start: Gpa, frame: Hfn) -> Option<Changed> {
@@ -108,7 +144,9 @@ impl<M: TableMemory> P2m<M> {
     /// `None`: something else has come to a part of it meanwhile, and its other pages are there one by one.
     pub fn put_piece(&mut self, start: Gpa, to: Hfn, is_clean: bool) -> Option<bool> {
         let range = piece(start)?;
-        let untouched = match self.table.whole(start) {
+        let is_large = self.leaf_range(start).len() >= SIZE.bytes();
+        let whole = if is_large { self.table.whole(start) } else { None };
+        let untouched = match whole {
             Some((_, P2mKind::Absent { home })) => Some((to, home, is_clean)),
             _ => self.alike(start, Some((to, is_clean))).filter(|(at, ..)| *at == to),
         };

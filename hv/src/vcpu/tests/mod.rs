@@ -18,6 +18,7 @@ mod memory;
 mod micro;
 mod modes;
 mod old_code;
+mod pieces;
 mod random;
 mod regions;
 mod spaces;

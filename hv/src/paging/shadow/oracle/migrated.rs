@@ -132,16 +132,44 @@ impl Mover {
 
 /// The 2 MiB with the tables, while they move as one.
 impl Mover {
-    /// The first step, if they are in one place: they become absent.
-    pub fn take_piece_out(&self, p2m: &mut Guest, omits: Omits) -> Option<Changed> {
-        // Small leaves in one place are as good.
+    /// Before the first step, if they are in one place and have to be copied: they are write-protected.
+    pub fn protect_piece(&self, p2m: &mut Guest, omits: Omits) -> Option<Changed> {
         let _the_same_translations = p2m.join(Gpa(0));
-        let mut piece = layout::migrates_whole(p2m)?;
-        if omits == Omits::DiscardDirty && piece.way == Way::Back {
-            piece.way = Way::Discard;
-        }
+        let piece = layout::migrates_whole(p2m).filter(|piece| piece.way != Way::Discard)?;
+        self.forgets.store(omits == Omits::LoseCopy, Ordering::Relaxed);
+        *self.moves.borrow_mut() = vec![piece];
+        Some(p2m.protect_piece(piece.page.base(), piece.from).expect("it was just there"))
+    }
+
+    /// Copies a part of them from page `n` on, where they still are; how many pages.
+    pub fn copy_aside(&self, n: u64) -> u64 {
+        // Table pages alone have contents.
+        let most = if n < layout::TABLES { 7 } else { PIECE };
+        self.migration.copy_aside(&self.moves.borrow()[0], n, most)
+    }
+
+    /// The first step, if they are in one place, and were not written since they were `protected`: they become absent.
+    pub fn take_piece_out(&self, p2m: &mut Guest, omits: Omits, protected: bool) -> Option<Changed> {
+        let piece = if protected {
+            let piece = self.moves.borrow()[0];
+            let found = p2m.movable_piece(piece.page.base());
+            if found != Some((piece.from, true)) && omits != Omits::StaleCopy {
+                p2m.unprotect_piece(piece.page.base(), piece.from);
+                assert_eq!(p2m.movable_piece(piece.page.base()), Some((piece.from, false)));
+                return None;
+            }
+            piece
+        } else {
+            // Small leaves in one place are as good.
+            let _the_same_translations = p2m.join(Gpa(0));
+            let mut piece = layout::migrates_whole(p2m)?;
+            if omits == Omits::DiscardDirty && piece.way == Way::Back {
+                piece.way = Way::Discard;
+            }
+            piece
+        };
         let change = p2m.take_out_piece(piece.page.base(), piece.from).expect("it was just there");
-        assert!(self.migration.add_piece(piece));
+        assert!(self.migration.add_piece(piece, protected));
         *self.moves.borrow_mut() = vec![piece];
         Some(change)
     }
@@ -205,7 +233,8 @@ impl<F: Modelled> Oracle<'_, F> {
         }
         self.compare()?;
         let omits = self.machine.omits;
-        let Some(change) = mover.take_piece_out(&mut self.p2m, omits) else { return Ok(()) };
+        let protected = random.once_in(2) && self.copy_protected(mover, random)?;
+        let Some(change) = mover.take_piece_out(&mut self.p2m, omits, protected) else { return Ok(()) };
         self.log(|| format!("    moving: {:x?}", mover.moves.borrow()));
         if omits == Omits::MoveFlush {
             self.machine.omits = Omits::Flush;
@@ -219,26 +248,45 @@ impl<F: Modelled> Oracle<'_, F> {
             self.compare()?;
         }
         let held = mover.piece_forgotten(&self.machine.host, omits);
-        let mut result = Ok(());
         let early = random.draw() % (2 * PIECE);
-        mover.migration.clone().copy_piece(Some(&mut |n| {
-            if result.is_ok() {
-                result = mover.check_piece(&self.p2m, &self.machine.host, &held, n);
+        for n in (0..layout::TABLES).filter(|_| protected) {
+            mover.check_piece(&self.p2m, &self.machine.host, &held, n)?;
+        }
+        while let Some(n) = mover.migration.copy_part(1) {
+            mover.check_piece(&self.p2m, &self.machine.host, &held, n)?;
+            if n == early {
+                self.access(probe, self.probes[probe].gva, access)?;
+                self.compare()?;
             }
-            if result.is_ok() && n == early {
-                result = self
-                    .access(probe, self.probes[probe].gva, access)
-                    .map(drop)
-                    .and_then(|()| self.compare());
-            }
-        }));
-        result?;
+        }
         self.access(probe, self.probes[probe].gva, access)?;
         let host = self.machine.host.clone();
         let changed = mover.end_piece(&mut self.p2m, &host, &held)?;
         self.p2m_changed(&[changed]);
         self.access(probe, self.probes[probe].gva, access)?;
         Ok(())
+    }
+
+    /// They are copied in parts while the guest goes on, which may write them. False: they have to be copied later.
+    fn copy_protected(&mut self, mover: &Mover, random: &mut Random) -> Result<bool, String> {
+        let omits = self.machine.omits;
+        let Some(change) = mover.protect_piece(&mut self.p2m, omits) else { return Ok(false) };
+        self.log(|| format!("    copying: {:x?}", mover.moves.borrow()));
+        if omits == Omits::MoveFlush {
+            self.machine.omits = Omits::Flush;
+        }
+        self.p2m_changed(&[change]);
+        self.machine.omits = omits;
+        let mut done = 0;
+        while done < PIECE {
+            done += mover.copy_aside(done);
+            if random.once_in(4) {
+                let probe = random.draw() as usize % self.probes.len();
+                self.access(probe, self.probes[probe].gva, random.access(self.state.cpl))?;
+                self.compare()?;
+            }
+        }
+        Ok(true)
     }
 
     /// All leaves that lead to the 2 MiB with the tables become small.

@@ -35,6 +35,8 @@ pub enum Omits {
     LoseCopy,
     /// What goes home from fast memory is discarded, written or not.
     DiscardDirty,
+    /// A piece that was written while it was copied in parts is taken for what was copied.
+    StaleCopy,
     /// The pager forgets what it holds.
     LosePages,
     /// Leaves stay where memory is closed in a cache domain.
@@ -69,7 +71,7 @@ impl Omits {
         let (is_paged, migrates) = happens_to_memory(&mut Random(seed));
         match self {
             Omits::EvictFlush | Omits::DiscardFlush | Omits::LosePages => is_paged,
-            Omits::MoveFlush | Omits::LoseCopy | Omits::DiscardDirty => migrates,
+            Omits::MoveFlush | Omits::LoseCopy | Omits::DiscardDirty | Omits::StaleCopy => migrates,
             _ => true,
         }
     }

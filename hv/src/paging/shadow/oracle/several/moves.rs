@@ -2,6 +2,7 @@
 
 use super::{Fault, Guest, Several};
 use crate::arch::Access;
+use crate::mem::tier::migration::PIECE;
 use crate::paging::MapError;
 use crate::paging::guest_walk::peek;
 use crate::paging::model::Modelled;
@@ -9,6 +10,7 @@ use crate::paging::random::Random;
 use crate::paging::range::Changed;
 use crate::paging::shadow::TlbFlush;
 use crate::paging::shadow::oracle::layout;
+use crate::paging::shadow::oracle::migrated::Mover;
 use crate::paging::shadow::oracle::paged;
 use crate::paging::shadow::oracle::twins::Omits;
 
@@ -155,12 +157,16 @@ impl<F: Modelled> Several<F> {
         self.enter(w);
         self.access(w, probe, Access::READ)?;
         self.enter(v);
+        let mut protected = false;
+        if random.once_in(2) {
+            protected = self.copy_protected(v, mover);
+        }
         let mut goes = false;
         if omits == Omits::MoveFlush {
             world.omits.set(Omits::Flush);
         }
         self.edit(v, |p2m| {
-            let change = mover.take_piece_out(p2m, omits);
+            let change = mover.take_piece_out(p2m, omits, protected);
             goes = change.is_some();
             Ok(change.into_iter().collect())
         });
@@ -173,17 +179,16 @@ impl<F: Modelled> Several<F> {
         }
         let held = mover.piece_forgotten(&world.host, omits);
         (0..2).for_each(|_| world.race());
-        let mut result = Ok(());
         let every = 1 + random.draw() % 300;
-        mover.migration.copy_piece(Some(&mut |n| {
-            if result.is_ok() {
-                result = mover.check_piece(&world.p2m.borrow(), &world.host, &held, n);
-            }
+        for n in (0..layout::TABLES).filter(|_| protected) {
+            mover.check_piece(&world.p2m.borrow(), &world.host, &held, n)?;
+        }
+        while let Some(n) = mover.migration.copy_part(1) {
+            mover.check_piece(&world.p2m.borrow(), &world.host, &held, n)?;
             if n % every == 0 {
                 world.race();
             }
-        }));
-        result?;
+        }
         let mut end = Ok(());
         self.edit(v, |p2m| match mover.end_piece(p2m, &world.host, &held) {
             Ok(changed) => Ok(vec![changed]),
@@ -198,6 +203,28 @@ impl<F: Modelled> Several<F> {
         }
         (0..2).for_each(|_| world.race());
         self.check()
+    }
+
+    /// It is copied in parts while the others go on, which may write it. False: it has to be copied later.
+    fn copy_protected(&mut self, v: usize, mover: &Mover) -> bool {
+        let world = self.world.clone();
+        let omits = world.omits.get();
+        if omits == Omits::MoveFlush {
+            world.omits.set(Omits::Flush);
+        }
+        let mut protected = false;
+        self.edit(v, |p2m| {
+            let change = mover.protect_piece(p2m, omits);
+            protected = change.is_some();
+            Ok(change.into_iter().collect())
+        });
+        world.omits.set(omits);
+        let mut done = 0;
+        while protected && done < PIECE {
+            done += mover.copy_aside(done);
+            world.race();
+        }
+        protected
     }
 
     /// The P2m changes, and the engine follows.

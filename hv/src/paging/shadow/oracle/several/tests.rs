@@ -112,6 +112,7 @@ fn a_hypervisor_that_does_not_flush_what_migrates_is_found_out() {
 fn a_hypervisor_that_does_not_copy_what_migrates_is_found_out() {
     is_found_out(Omits::LoseCopy, &[(Off, 0), (FourLevel, 0)]);
     is_found_out(Omits::DiscardDirty, &[(Off, 0), (FourLevel, 0)]);
+    is_found_out(Omits::StaleCopy, &[(Off, 0), (FourLevel, 0)]);
 }
 
 #[test]
