@@ -285,6 +285,10 @@ impl<F: Modelled> Oracle<'_, F> {
                 self.access(probe, self.probes[probe].gva, random.access(self.state.cpl))?;
                 self.compare()?;
             }
+            if random.once_in(8) {
+                let at = random.draw() % layout::TABLE_BYTES & !7;
+                self.store_through(Gpa(at), random.draw())?;
+            }
         }
         Ok(true)
     }

@@ -301,7 +301,7 @@ impl<F: Modelled> Oracle<'_, F> {
     }
 
     /// The guest changes an entry through a mapping of its table; if there is none, a device does.
-    fn store_through(&mut self, at: Gpa, random: u64) -> Result<(), String> {
+    pub(super) fn store_through(&mut self, at: Gpa, random: u64) -> Result<(), String> {
         let mut random = Random(random);
         let Some(hpa) = self.p2m.promised(at).writable() else { return Ok(()) };
         let first = random.draw() as usize % self.probes.len();

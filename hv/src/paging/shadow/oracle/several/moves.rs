@@ -2,6 +2,7 @@
 
 use super::{Fault, Guest, Several};
 use crate::arch::Access;
+use crate::arch::addr::Gpa;
 use crate::mem::tier::migration::PIECE;
 use crate::paging::MapError;
 use crate::paging::guest_walk::peek;
@@ -159,7 +160,7 @@ impl<F: Modelled> Several<F> {
         self.enter(v);
         let mut protected = false;
         if random.once_in(2) {
-            protected = self.copy_protected(v, mover);
+            protected = self.copy_protected(v, mover, random)?;
         }
         let mut goes = false;
         if omits == Omits::MoveFlush {
@@ -206,7 +207,7 @@ impl<F: Modelled> Several<F> {
     }
 
     /// It is copied in parts while the others go on, which may write it. False: it has to be copied later.
-    fn copy_protected(&mut self, v: usize, mover: &Mover) -> bool {
+    fn copy_protected(&mut self, v: usize, mover: &Mover, random: &mut Random) -> Result<bool, Fault> {
         let world = self.world.clone();
         let omits = world.omits.get();
         if omits == Omits::MoveFlush {
@@ -223,8 +224,13 @@ impl<F: Modelled> Several<F> {
         while protected && done < PIECE {
             done += mover.copy_aside(done);
             world.race();
+            // This VCPU goes on, too.
+            if random.once_in(8) {
+                let at = random.draw() % layout::TABLE_BYTES & !7;
+                self.store(v, Gpa(at), random)?;
+            }
         }
-        protected
+        Ok(protected)
     }
 
     /// The P2m changes, and the engine follows.
