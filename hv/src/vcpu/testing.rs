@@ -29,12 +29,9 @@ use crate::virt::fake::{Fake, Processor, Step};
 use crate::vm::Vm;
 use crate::vm::mailbox::Mailbox;
 
-/// Where the guest's RAM is.
+/// Where the guest's RAM is, and behind it 4 MiB that tests may have for fast memory.
 const RAM: Hpa = Hpa(0x1000_0000);
 const RAM_BYTES: u64 = 20 << 20;
-/// Bytes behind it that are no RAM of the guest's at first: fast memory.
-pub const FAST: Hpa = Hpa(RAM.0 + RAM_BYTES);
-const FAST_BYTES: u64 = 4 << 20;
 /// Frequency of the TSC.
 pub const TSC_KHZ: u64 = 1_000_000;
 /// Host TSC at the VM's start.
@@ -105,7 +102,7 @@ impl Scene {
         };
         let memory = Memory {
             tables: Rc::new(Arena::new(240)),
-            bytes: Rc::new(VecHost::new(RAM, (RAM_BYTES + FAST_BYTES) as usize)),
+            bytes: Rc::new(VecHost::new(RAM, RAM_BYTES as usize + (4 << 20))),
         };
         let vm = build::build(&config.vm[0], memory, &facts, |bytes| Some((RAM, bytes)), None).unwrap();
         let policy = CpuidPolicy {

@@ -29,7 +29,7 @@ pub trait CopyFrame: fmt::Debug + Send + Sync {
     /// Frames that are about to get contents are the VM's.
     fn claim(&self, _first: Hfn, _frames: u64) {}
 
-    /// Makes the contents of `to` those of `from`. Nothing else reads or writes `to`. If something writes `from`, nobody reads `to`.
+    /// Makes the contents of `to` those of `from`. Nothing else reads or writes `to`. If something writes `from`, the contents of `to` are never used.
     fn copy(&self, from: Hfn, to: Hfn);
 
     /// The same for neighbours, one after the other, until `stop` is not 0; how many are copied, at least one.

@@ -14,13 +14,13 @@ use super::{Outcome, Tiers, Work};
 
 /// Pages of a part, which takes 8192 instructions: not more than the first page of a large leaf that is split for it.
 pub const PART: u64 = 16;
-/// Pages after which somebody looks whether the piece was written.
+/// Pages after which `vm::tiers` looks whether the piece was written.
 pub const LOOK: u64 = 4 * PART;
 
 /// How far a piece is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Stage {
-    /// It is where it was, and so many pages are copied, of which none is used yet. A write makes the copy worthless.
+    /// It is where it was, and this many pages are copied, of which none is used yet. A write makes the copy worthless.
     Protected(u64),
     /// It is absent, and [`Migration`](super::migration::Migration) knows what is copied.
     Absent,

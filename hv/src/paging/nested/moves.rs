@@ -36,7 +36,7 @@ enum Omits {
     Copy,
     /// What goes home is discarded, written or not.
     Dirty,
-    /// Nobody looks whether a piece was written while it was copied in parts.
+    /// A piece that was written while it was copied in parts is taken for what was copied.
     Written,
 }
 

@@ -21,8 +21,10 @@ use crate::paging::format::NestedAttr;
 use crate::paging::range::GpaRange;
 use crate::paging::table::Found;
 use crate::paging::tree_key::TreeKey;
-use crate::vcpu::testing::{FAST, Machine};
+use crate::vcpu::testing::Machine;
 
+/// Fast memory, behind the guest's RAM.
+const FAST: Hpa = Hpa(0x1000_0000 + (20 << 20));
 /// Frames of fast memory: two pieces.
 const FRAMES: u64 = 1024;
 /// Where the piece is.

@@ -318,7 +318,7 @@ mod tests {
             "-device pc-dimm,memdev=pal-disk0,addr=0x1000000000",
             "size=3221225472,share=off,mem-path=c",
             "memdev=pal-disk1,addr=0x1000200000",
-            "-smp 4,sockets=2,cores=2,threads=1",
+            "-smp 4,sockets=2,dies=1,cores=2,threads=1",
             "-icount shift=0,sleep=off",
             "-seed 7 -rtc base=2000-01-01T00:00:00,clock=vm",
             "-no-reboot",

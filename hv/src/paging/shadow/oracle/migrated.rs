@@ -286,7 +286,7 @@ impl<F: Modelled> Oracle<'_, F> {
                 self.compare()?;
             }
             if random.once_in(8) {
-                let at = random.draw() % layout::TABLE_BYTES & !7;
+                let at = (random.draw() % layout::TABLE_BYTES) & !7;
                 self.store_through(Gpa(at), random.draw())?;
             }
         }

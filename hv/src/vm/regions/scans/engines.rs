@@ -52,7 +52,7 @@ impl<'a> Machine<'a> {
         let write = |at: u64, entry: u64| {
             VmMemory::new(&p2m, &host).write(Gpa(at), &entry.to_le_bytes()).unwrap();
         };
-        let table = |page: u64| page * PAGE_SIZE | 7;
+        let table = |page: u64| (page * PAGE_SIZE) | 7;
         write(PAGE_SIZE, table(2));
         write(2 * PAGE_SIZE, table(3));
         (0..PIECES).for_each(|n| write(3 * PAGE_SIZE + 8 * n, table(4 + n)));

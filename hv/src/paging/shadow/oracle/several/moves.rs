@@ -226,7 +226,7 @@ impl<F: Modelled> Several<F> {
             world.race();
             // This VCPU goes on, too.
             if random.once_in(8) {
-                let at = random.draw() % layout::TABLE_BYTES & !7;
+                let at = (random.draw() % layout::TABLE_BYTES) & !7;
                 self.store(v, Gpa(at), random)?;
             }
         }
