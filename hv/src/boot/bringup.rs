@@ -70,7 +70,10 @@ extern "C" fn boot_start(info: u64, protocol: u32) -> ! {
     pm::set_acpi(acpi.soft_off, acpi.reset);
     let lapic = start_interrupts(&acpi, options.console);
     cpu.list(lapic.id);
-    let homes = acpi.cpus.len().saturating_sub(1) as u64 * percpu::HOME_BYTES;
+    let runs_guests = options.selftest.is_none() && !options.probe;
+    // Tests of the host and its report use all PCPUs alike.
+    let pcpus = if runs_guests { smp::to_start(&options) } else { options.pcpus };
+    let homes = acpi.cpus.len().min(pcpus).saturating_sub(1) as u64 * percpu::HOME_BYTES;
     if homes > 0
         && let Ok(fast) = &mut fast
         && let Some(range) = fast_memory::take_own(fast, homes, u64::MAX)
@@ -99,9 +102,7 @@ extern "C" fn boot_start(info: u64, protocol: u32) -> ! {
         fast_own,
         sound_xsavec,
     });
-    // Tests of the host and its report use all PCPUs alike.
-    let runs_guests = host.options.selftest.is_none() && !host.options.probe;
-    smp::start(host, if runs_guests { smp::to_start(&host.options) } else { host.options.pcpus });
+    smp::start(host, pcpus);
     report::print(host);
     if let Some(test) = host.options.selftest {
         selftest::run(test, host);

@@ -78,13 +78,15 @@ pub(super) fn attach<B: Backend>(
     owner: Owner,
 ) -> Result<(), BuildError> {
     let config = &guest.config;
-    let there = pool.map_or(0, |pool| u64::from(pool.total()) / MIB);
+    // Who asks for all of it gets what the hypervisor's own code, heap and stacks leave.
+    let own = host.fast_own / PAGE_SIZE;
+    let there = pool.map_or(0, |pool| (u64::from(pool.total()) + own) / MIB);
     let fixed = match config.fast_mib {
         Some(mib) if mib > there => return Err(BuildError::Fast { wanted: mib, there }),
         fixed => fixed.map(|mib| u32::try_from(mib * MIB).unwrap_or(u32::MAX)),
     };
     let Some(pool) = used_by(pool, config) else { return Ok(()) };
-    let demand = Demand::new(config.share.weight, fixed);
+    let demand = Demand::new(config.share.weight, fixed.map(|frames| frames.min(pool.total())));
     // SAFETY: the frames of the VM's RAM are its own, and those of the pool that are not free are their VMs'.
     let copier = Box::new(unsafe { TierFrames::new(owner, pool.clone()) });
     let (vm, policy) = (guest.number as usize, host.options.fast_policy);

@@ -39,11 +39,12 @@ struct State {
     demands: Vec<Option<Demand>>,
 }
 
-/// One frame in this many holds a table, at most. Small leaves for 32 times as much memory as is fast need that many.
+/// One frame in this many holds a table, at most. Small leaves for 32 times as much memory as is fast need that many; a VM alone has half of
+/// them ([`tables_for`]).
 const TABLES_PART: u32 = 16;
 
 /// As many tables of `most` as this VM may have: its part by weight, beside the others that there are and one more like it. As tables stay,
-/// a VM that begins later would find none otherwise.
+/// the next VM that begins would find none otherwise.
 fn tables_for(vm: usize, most: u32, demands: &[Option<Demand>]) -> u32 {
     let weight = |demand: &Demand| u64::from(demand.weight.max(1));
     let others = demands.iter().enumerate().filter(|(at, _)| *at != vm);

@@ -75,19 +75,31 @@ impl Pcpus {
         parts
     }
 
-    /// The same where `each` processors share a last-level cache, as a lab machine's description says: packages have as many dies as they
-    /// have such caches. What is said of dies stays, and packages that are no larger than a cache, or no multiple of it, stay whole.
+    /// The same where `each` processors share a last-level cache, as a lab machine's description says: each such cache is a die of its
+    /// package, or a package if nothing was said of these. What is said of dies stays, and what is no multiple of a cache stays whole:
+    /// see [`Pcpus::has_caches`].
     pub fn with_caches(self, each: u32) -> Pcpus {
-        let [packages, dies, cores, threads] = match self.shape {
-            [0, 0, 0, 0] => [1, 1, self.count, 1],
-            _ => self.parts(),
-        };
+        if self.shape == [0; 4] {
+            let fits =
+                self.count > each && self.count.is_multiple_of(each) && self.count + each <= MOST_OF_LAB;
+            return if fits { Pcpus { shape: [self.count / each, 1, each, 1], ..self } } else { self };
+        }
+        let [packages, _, cores, threads] = self.parts();
         let package = cores * threads;
         let divides = each.is_multiple_of(threads) && package > each && package.is_multiple_of(each);
-        if self.shape[1] != 0 || dies != 1 || !divides {
+        if self.shape[1] != 0 || !divides {
             return self;
         }
-        Pcpus { count: self.count, shape: [packages, package / each, each / threads, threads] }
+        Pcpus { shape: [packages, package / each, each / threads, threads], ..self }
+    }
+
+    /// Whether the hypervisor sees last-level caches of `each` processors, but for one that is the only one and larger.
+    pub fn has_caches(self, each: u32) -> bool {
+        let die = match self.shape {
+            [0, 0, 0, 0] => self.count,
+            _ => self.parts()[2] * self.parts()[3],
+        };
+        die == each || die < each && self.parts()[1] == 1
     }
 
     /// Bochs' `count`: packages, cores and threads, or packages alone. It has no dies.
@@ -104,6 +116,9 @@ impl Pcpus {
         self.shape[1] > 1
     }
 }
+
+/// Processors that a lab machine has at most, with the spare one's package.
+const MOST_OF_LAB: u32 = 64;
 
 /// The most with which QEMU's machine gets one more: the hypervisor starts 64.
 const MOST_WITH_SPARE: u32 = 63;
@@ -280,7 +295,7 @@ mod tests {
         let with = |text: &str, each| text.parse::<Pcpus>().unwrap().with_caches(each).to_string();
         // Clovertown's packages have two caches, of two cores each.
         assert_eq!(with("8,sockets=2", 2), "8,sockets=2,dies=2,cores=2,threads=1");
-        assert_eq!(with("8", 2), "8,sockets=1,dies=4,cores=2,threads=1");
+        assert_eq!(with("8", 2), "8,sockets=4,dies=1,cores=2,threads=1");
         assert_eq!(with("8,sockets=1,threads=2", 4), "8,sockets=1,dies=2,cores=2,threads=2");
         // No more than one cache, and no whole number of them.
         for (whole, each) in [("2", 2), ("4,sockets=2", 2), ("4,sockets=2", 6), ("3", 2), ("4,threads=2", 1)]
@@ -288,6 +303,13 @@ mod tests {
             assert_eq!(with(whole, each), whole.parse::<Pcpus>().unwrap().to_string(), "{whole}");
         }
         assert_eq!(with("8,dies=4", 4), "8,sockets=1,dies=4,cores=2,threads=1", "what was said stays");
+        let sees = |text: &str, each| text.parse::<Pcpus>().unwrap().with_caches(each).has_caches(each);
+        assert!(
+            sees("8,sockets=2", 2) && sees("12", 6) && sees("2", 6) && sees("2,sockets=2", 2) && sees("1", 8)
+        );
+        assert!(
+            !sees("8", 6) && !sees("16,sockets=2", 6) && !sees("8,sockets=2,dies=4", 2) && !sees("64", 8)
+        );
         let clovertown = "8,sockets=2".parse::<Pcpus>().unwrap().with_caches(2);
         let arguments = clovertown.qemu("EPYC", true);
         assert_eq!(arguments[1], "1,sockets=3,dies=2,cores=2,threads=1,maxcpus=12");

@@ -25,7 +25,7 @@ fn tables_have_their_part_of_the_pool() {
     assert_eq!((pool.take_for_table(0), pool.for_pages()), (None, 195));
 }
 
-/// However many tables those take that come first, a VM that begins later has some in fast memory.
+/// However many tables those take that come first, the next VM that begins has some in fast memory.
 #[test]
 fn tables_are_divided_by_weight() {
     let pool = pool(16 * 60, Sharing::Shares);
