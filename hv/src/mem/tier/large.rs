@@ -68,7 +68,7 @@ pub(super) const REFUSED: u16 = 1;
 pub(super) const JOINED: u16 = 2;
 /// It is in fast memory as one.
 const IS_FAST: u16 = 4;
-/// It was written lately while it was copied in parts.
+/// It was written lately while it was copied in parts, or accessed when it was to leave: the copy was of no use.
 pub(super) const WRITTEN: u16 = 8;
 /// From this bit on: passes until pages whose leaf was split can have shown that they are hot. Their histories begin again with the split,
 /// so that all seem cold.

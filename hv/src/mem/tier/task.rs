@@ -145,7 +145,12 @@ impl State {
                 self.counts.pieces_written += 1;
                 self.pieces.set(number, WRITTEN, true);
             }
-            Outcome::Busy => self.counts.busy += PIECE,
+            Outcome::Busy => {
+                self.counts.busy += PIECE;
+                // The next time it leaves before it is copied, and if it is in use even then its pages go one by one.
+                let mark = if self.pieces.is(number, WRITTEN) { REFUSED } else { WRITTEN };
+                self.pieces.set(number, mark, true);
+            }
             _ => {
                 self.counts.pinned += PIECE;
                 self.pieces.set(number, REFUSED, true);

@@ -54,10 +54,20 @@ impl<F: PteFormat<Attr = NestedAttr>, M: TableMemory, P: TableMemory> PhasePages
         let entry = self.p2m.peek_by(&mut self.memory, page.base());
         let Some((to, attr)) = attr(entry, self.nested.shows) else { return Ok(false) };
         let table = &mut self.nested.table;
-        match table.fill_page(&mut self.own, page.base(), to, attr) {
-            Some(was_closed) => Ok(was_closed),
-            None => table.map(GpaRange::page(page.base()), to, attr).map(|_empty_entries_are_in_no_tlb| true),
+        let filled = table.fill_page(&mut self.own, page.base(), to, attr);
+        let is_as_wanted = match filled {
+            Some(true) => true,
+            // A clean page that is open can be read, until its first write: from then on the P2m allows more.
+            Some(false) => match table.walk_by(&mut self.own, page.base()) {
+                Found::Leaf(leaf) => (leaf.to, leaf.attr) == (to, attr),
+                Found::Hole(_) => false,
+            },
+            None => false,
+        };
+        if !is_as_wanted {
+            let _nothing_was_there_or_only_a_right_more = table.map(GpaRange::page(page.base()), to, attr)?;
         }
+        Ok(filled != Some(false))
     }
 
     /// Closes a page until the next touch. The VCPU owes a flush of everything.
@@ -68,5 +78,52 @@ impl<F: PteFormat<Attr = NestedAttr>, M: TableMemory, P: TableMemory> PhasePages
     /// Where a page of RAM is.
     pub fn place(&mut self, page: Gfn) -> Option<Hpa> {
         self.p2m.peek_by(&mut self.memory, page.base()).readable()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::arch::Access;
+    use crate::arch::addr::Hfn;
+    use crate::paging::arena::Arena;
+    use crate::paging::format::{ept::Ept, npt::Npt};
+    use crate::paging::nested::NestedOutcome;
+    use crate::paging::nested_trees::NestedTrees;
+    use crate::paging::tree_key::TreeKey;
+
+    /// A clean page that a phase has opened takes one fault more at its first write, and no further ones.
+    fn clean_pages_are_opened_for_writes<F: PteFormat<Attr = NestedAttr>>() {
+        const HOST: Hpa = Hpa(1 << 30);
+        let arena = Arena::new(100);
+        let (mut p2m, mut trees) = NestedTrees::<F, _>::of_domains(&arena, 2 << 20, HOST, 1);
+        let phase = TreeKey::new(0, 1).unwrap();
+        trees.add_for_phase(phase, &arena).unwrap();
+        let page = Gfn(5);
+        for is_open_before in [false, true] {
+            let changed = p2m.protect_piece(page.base().align_down(2 << 20), HOST.frame()).unwrap();
+            let _no_processor_remembers = trees.remove_memory(&p2m, changed);
+            let open =
+                |trees: &mut NestedTrees<F, _>| trees.tree_mut(phase).phase_pages(&p2m).unwrap().open(page);
+            if is_open_before {
+                assert_eq!(open(&mut trees), Ok(true));
+            }
+            let write =
+                |trees: &mut NestedTrees<F, _>| trees.tree_mut(phase).fault(page.base(), Access::WRITE, &p2m);
+            assert!(
+                matches!(write(&mut trees), Ok(NestedOutcome::Touched)),
+                "it is seen, and closed or clean"
+            );
+            assert_eq!(open(&mut trees), Ok(!is_open_before));
+            assert!(matches!(write(&mut trees), Ok(NestedOutcome::Spurious)), "it may be written now");
+            assert_eq!(open(&mut trees), Ok(false), "it was open");
+            assert_eq!(p2m.movable(page.base()), Some((Hfn(HOST.frame().0 + 5), false)));
+        }
+    }
+
+    #[test]
+    fn clean_pages_are_opened_for_writes_in_a_phase() {
+        clean_pages_are_opened_for_writes::<Npt>();
+        clean_pages_are_opened_for_writes::<Ept>();
     }
 }

@@ -1,4 +1,5 @@
-//! Pages in fast memory whose homes have the same contents, until the first write.
+//! Pages in fast memory whose homes have the same contents, until the first write; and pieces that are copied in parts, also back to their
+//! homes, which then do not have the same contents yet. Nothing else looks at such a piece before the copy is used or given up.
 //!
 //! Such a page ([`P2mKind::Clean`]) is not writable to the engines, so that the guest's first write faults. What is about to write
 //! it, the guest or the hypervisor for it, asks by [`P2m::translate_to_write`], which makes it plain RAM. So a page that is clean
