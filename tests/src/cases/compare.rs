@@ -185,7 +185,8 @@ fn refused(context: &Context) -> Result<()> {
     pal(&["compare", "--workloads", "gup"])?.status(2)?.says("gups, chase")?;
     let other = context.file("other.json", "{}")?;
     pal(&["compare", "--json", &other])?.status(2)?.says("no comparison of policies")?;
-    pal(&["reproduce", "dav2m-fig1"])?.status(2)?.says("dsp-cost")?;
+    pal(&["reproduce", "dav2m-fig1"])?.status(2)?.says("dav2m-fig10, dav2m-fig11")?;
+    pal(&["reproduce", "nothing"])?.status(2)?.says("dsp-cost")?.says("memory-table9")?;
     pal(&["reproduce"])?.status(0)?.has("dsp-fig7")?;
     pal(&["workload", "run", "gup"])?.status(2)?.says("no such workload")?;
     pal(&["workload", "run", "gups", "--exec", "true"])?.status(2)?.says("--exec")?;
