@@ -16,7 +16,7 @@ use super::{
     Case,
     boot::read_stats,
     only,
-    regions::{QUICK_BOOT, small_caches},
+    regions::{QUICK_BOOT, SMALL_CACHE, memlat_number, small_caches},
 };
 use crate::context::{Context, dies_with_this};
 
@@ -128,8 +128,7 @@ fn serves(context: &Context) -> Result<()> {
 /// without regions: nearly all of its accesses miss. To the other one `partition` gives the second cache: hardly one misses. The noisy VM
 /// runs from before they do until after them.
 fn isolated(context: &Context) -> Result<()> {
-    let partition =
-        "partition,q_us=100,period_ms=50,phase_ms=8,move_us=4,least_us=20,cache_kib=256,spaces=vm";
+    let partition = &format!("partition,{SMALL_CACHE},spaces=vm");
     let vm = |name: &str, regions: &str, pinned: &str, exec: &str| {
         format!(
             "[[vm]]\nname = \"{name}\"\nmemory_mib = 96\nregions = \"{regions}\"\n{pinned}put = [\"{}:/memlat\"]\n\
@@ -156,11 +155,7 @@ fn isolated(context: &Context) -> Result<()> {
     let picoseconds = |name: &str| {
         let said = fs::read_to_string(format!("{logs}/{name}.log"))?;
         ensure!(said.contains(" right"), "{name}: {said}");
-        let number = |key: &str| {
-            let word = said.split(' ').find_map(|word| word.strip_prefix(key)?.strip_prefix('='));
-            word.and_then(|word| word.parse::<u64>().ok()).with_context(|| format!("{key}: {said}"))
-        };
-        Ok(number("ns")? * 1000 / number("measured")?)
+        Ok(memlat_number(&said, "ns")? * 1000 / memlat_number(&said, "measured")?)
     };
     let (beside, apart) = (picoseconds("beside")?, picoseconds("apart")?);
     let text = fs::read_to_string(&samples)?;

@@ -127,6 +127,15 @@ fn is_spread(regions: &Value) -> Result<()> {
     at_least(regions, &[("rounds_spread", 1), ("regions_placed", 2), ("region_moves", 2), ("moves", 2)])
 }
 
+/// What a policy is told of a machine with [`small_caches`], by modelled time.
+pub const SMALL_CACHE: &str = "q_us=100,period_ms=50,phase_ms=8,move_us=4,least_us=20,cache_kib=256";
+
+/// A number of what memlat says of itself.
+pub fn memlat_number(said: &str, key: &str) -> Result<u64> {
+    let word = said.split(' ').find_map(|word| word.strip_prefix(key)?.strip_prefix('='));
+    word.and_then(|word| word.parse().ok()).with_context(|| format!("{key}: {said}"))
+}
+
 /// A lab machine's description with last-level caches of 256 KiB.
 pub fn small_caches(context: &Context) -> Result<String> {
     with_cache(context, "clovertown-x5365", 4096, 256)
@@ -148,9 +157,7 @@ pub fn with_cache(context: &Context, lab: &str, from: u32, to: u32) -> Result<St
 fn two_programs(context: &Context, spaces: &str) -> Result<()> {
     let (lab, samples) = (small_caches(context)?, context.path("samples.jsonl"));
     let stats = context.path("stats.json");
-    let policy = format!(
-        "balance,q_us=100,period_ms=50,phase_ms=8,move_us=4,least_us=20,cache_kib=256,spaces={spaces}"
-    );
+    let policy = format!("balance,{SMALL_CACHE},spaces={spaces}");
     let put = format!("{}:/memlat", context.memlat.display());
     let program = "/memlat chase 96 16384 120 60";
     let exec = format!("{program} > /other & {program}; wait; cat /other");
@@ -214,8 +221,7 @@ fn partitioned_vms(context: &Context) -> Result<()> {
 /// programs that do not run for 200 ms may end unseen.
 fn homes(context: &Context, pair: &Pair, before: &str) -> Result<[usize; 2]> {
     let Pair { policy, mode, vcpus, ms: [warm, measured] } = pair;
-    let regions =
-        format!("{policy},q_us=100,period_ms=50,phase_ms=8,move_us=4,least_us=20,cache_kib=256,spaces=vm");
+    let regions = format!("{policy},{SMALL_CACHE},spaces=vm");
     let program = format!("/memlat chase 96 16384 {warm} {measured}");
     let others = format!("{program} > /other & ").repeat(vcpus - 1);
     let vm = |name: &str, before: &str| {
@@ -264,23 +270,19 @@ fn gains(context: &Context) -> Result<()> {
     let (lab, stats) = (small_caches(context)?, context.path("stats.json"));
     let samples = context.path("samples.jsonl");
     let put = format!("{}:/memlat", context.memlat.display());
-    let regions = "unify,q_us=100,period_ms=50,phase_ms=8,move_us=4,least_us=20,cache_kib=256";
+    let regions = format!("unify,{SMALL_CACHE}");
     // A small step: processors wait for each other about as long as the model says.
     let machine = ["--lab", &lab, "--lab-from", "session", "--lab-time", "--pcpus", "2,sockets=2"];
     let quick = ["--append", QUICK_BOOT, "--lab-step", "2000"];
     let guest =
-        ["--regions", regions, "--stats", &stats, "--put", &put, "--exec", "/memlat chase 192 16384 120 30"];
+        ["--regions", &regions, "--stats", &stats, "--put", &put, "--exec", "/memlat chase 192 16384 120 30"];
     let records = ["--samples", &samples];
     let run = context.run(&[&machine[..], &quick, &guest, &records].concat())?.status(0)?;
     let said = run.stdout();
-    let number = |key: &str| {
-        let word = said.split(' ').find_map(|word| word.strip_prefix(key)?.strip_prefix('='));
-        word.and_then(|word| word.parse::<u64>().ok()).with_context(|| format!("{key}: {said}"))
-    };
     let regions = read_stats(&stats)?["guests"][0]["paging"]["regions"].clone();
     let count = |key: &str| regions[key].as_u64().unwrap_or(0);
     ensure!(count("rounds_spread") >= 1 && count("region_moves") >= 20, "{regions}");
-    let picoseconds = number("ns")? * 1000 / number("measured")?;
+    let picoseconds = memlat_number(&said, "ns")? * 1000 / memlat_number(&said, "measured")?;
     ensure!(picoseconds < 50_000, "{picoseconds} ps for an access: {said}{regions}");
     seen(context, &samples, count("region_moves"))?;
     // Both processors count, and what they wait for each other. 2762 to 2778 in three runs, on a machine with more to do than it has

@@ -29,7 +29,8 @@ pub trait CopyFrame: fmt::Debug + Send + Sync {
     /// Frames that are about to get contents are the VM's.
     fn claim(&self, _first: Hfn, _frames: u64) {}
 
-    /// Makes the contents of `to` those of `from`. Nothing else reads or writes `to`. If something writes `from`, the contents of `to` are never used.
+    /// Makes the contents of `to` those of `from`. Nothing else reads or writes `to`. If something writes `from`, the contents of `to` are
+    /// never used.
     fn copy(&self, from: Hfn, to: Hfn);
 
     /// The same for neighbours, one after the other, until `stop` is not 0; how many are copied, at least one.
@@ -87,8 +88,6 @@ struct Piece {
     all: Move,
     /// A bit for each page that is copied.
     copied: [u64; (PIECE / 64) as usize],
-    /// Its frames are known to be the VM's.
-    is_claimed: bool,
     /// It was accessed too early, and stays as a whole where it was.
     stays: bool,
 }
@@ -190,7 +189,7 @@ impl Migration {
         let is_alone = batch.moves.is_empty() && batch.piece.is_none();
         if is_alone {
             let copied = [if is_copied { u64::MAX } else { 0 }; (PIECE / 64) as usize];
-            batch.piece = Some(Piece { all, copied, is_claimed: is_copied, stays: false });
+            batch.piece = Some(Piece { all, copied, stays: false });
         }
         is_alone
     }
@@ -244,10 +243,6 @@ impl Migration {
     pub fn copy_part(&self, most: u64) -> Option<u64> {
         let mut batch = self.batch.lock();
         let piece = batch.piece.as_mut().filter(|piece| !piece.stays && piece.all.way != Way::Discard)?;
-        if !piece.is_claimed {
-            piece.is_claimed = true;
-            self.copier.claim(piece.all.to, PIECE);
-        }
         let (first, left) = piece.next_run()?;
         let (from, to) = (Hfn(piece.all.from.0 + first), Hfn(piece.all.to.0 + first));
         let done = self.copier.copy_run(from, to, left.min(most), &self.waiting);
@@ -255,7 +250,7 @@ impl Migration {
         Some(first + done - 1)
     }
 
-    /// Frames of a piece that is about to be copied by [`Migration::copy_aside`] are the VM's.
+    /// Frames of a piece are the VM's, before any of it is copied there.
     pub fn claim(&self, all: &Move) {
         self.copier.claim(all.to, PIECE);
     }

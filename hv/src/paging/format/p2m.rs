@@ -48,7 +48,8 @@ pub enum P2mKind {
         home: u8,
     },
     /// RAM in fast memory whose home has the same contents, or a piece that is copied in parts, whichever way. To the engines it is not
-    /// writable, but the first write is let in, and makes it plain RAM ([`P2m::translate_to_write`](crate::paging::p2m::P2m::translate_to_write)).
+    /// writable, but the first write is let in, and makes it plain RAM
+    /// ([`P2m::translate_to_write`](crate::paging::p2m::P2m::translate_to_write)).
     Clean {
         /// The domain to whose cache it is mapped.
         home: Option<u8>,

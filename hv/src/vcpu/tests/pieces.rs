@@ -57,7 +57,22 @@ struct Scene {
     home: Hfn,
 }
 
+/// Moments of a move for [`Scene::go_to`].
+const MOMENTS: [(bool, u64); 6] = [(false, 1), (false, 20), (false, 33), (true, 1), (true, 20), (true, 33)];
+
 impl Scene {
+    /// The piece is on its way since some parts: in use where it is, or absent, because `written` was written to its page 1 the time before.
+    fn go_to(&self, is_absent: bool, after: u64, written: u64) {
+        self.pass();
+        if is_absent {
+            self.part();
+            self.write(1, written);
+            self.finish();
+            self.pass();
+        }
+        (0..after).for_each(|_| self.part());
+    }
+
     /// A VM whose pages from [`AT`] on hold their numbers.
     fn new() -> Scene {
         let mut machine = Machine::new(&[]);
@@ -317,16 +332,9 @@ fn a_change_of_the_map_meanwhile_leaves_the_rest_as_it_was() {
 
 #[test]
 fn a_reset_meanwhile_clears_all_of_it() {
-    for (is_absent, after) in [(false, 1), (false, 20), (false, 33), (true, 1), (true, 20), (true, 33)] {
+    for (is_absent, after) in MOMENTS {
         let scene = Scene::new();
-        scene.pass();
-        if is_absent {
-            scene.part();
-            scene.write(1, 1);
-            scene.finish();
-            scene.pass();
-        }
-        (0..after).for_each(|_| scene.part());
+        scene.go_to(is_absent, after, 1);
         assert!(scene.stage().is_some());
         let mut piece = 0;
         while scrub(&scene.machine.vm, piece).unwrap() {
@@ -344,16 +352,9 @@ fn a_reset_meanwhile_clears_all_of_it() {
 #[test]
 fn the_end_of_the_vm_meanwhile_gives_all_frames_back_without_its_contents() {
     for back in [false, true] {
-        for (is_absent, after) in [(false, 1), (false, 20), (false, 33), (true, 1), (true, 20), (true, 33)] {
+        for (is_absent, after) in MOMENTS {
             let scene = if back { Scene::in_fast() } else { Scene::new() };
-            scene.pass();
-            if is_absent {
-                scene.part();
-                scene.write(1, 2);
-                scene.finish();
-                scene.pass();
-            }
-            (0..after).for_each(|_| scene.part());
+            scene.go_to(is_absent, after, 2);
             assert!(scene.stage().is_some() && scene.pool.free() == FRAMES as u32 - 512);
             let Scene { machine, pool, .. } = scene;
             let bytes = VecHost::clone(&machine.vm.memory.read().host.bytes);

@@ -28,14 +28,20 @@ fn now(f: &Fake) -> u64 {
     f.cpu.tsc.get().wrapping_add(f.tsc_offset())
 }
 
+fn deadline_mode(f: &mut Fake) -> Exit {
+    wrmsr(f, x2apic::LVT_TIMER, DEADLINE_MODE | 0x30)
+}
+
+fn deadline_in_7000(f: &mut Fake) -> Exit {
+    let at = now(f) + 7000;
+    wrmsr(f, msr::TSC_DEADLINE, at)
+}
+
 #[test]
 fn a_halted_guest_wakes_at_its_deadline() {
     let mut machine = Machine::new(&[
-        |f| wrmsr(f, x2apic::LVT_TIMER, DEADLINE_MODE | 0x30),
-        |f| {
-            let at = now(f) + 7000;
-            wrmsr(f, msr::TSC_DEADLINE, at)
-        },
+        deadline_mode,
+        deadline_in_7000,
         |_| Exit::Hlt,
         |f| {
             assert_eq!(f.interrupts, [0x30]);
@@ -54,11 +60,8 @@ fn a_halted_guest_wakes_at_its_deadline() {
 #[test]
 fn a_host_timer_that_is_early_is_armed_again() {
     let mut machine = Machine::new(&[
-        |f| wrmsr(f, x2apic::LVT_TIMER, DEADLINE_MODE | 0x30),
-        |f| {
-            let at = now(f) + 7000;
-            wrmsr(f, msr::TSC_DEADLINE, at)
-        },
+        deadline_mode,
+        deadline_in_7000,
         |_| Exit::Hlt,
         |f| {
             f.cpu.tsc.set(START + 6998);
@@ -74,11 +77,8 @@ fn a_host_timer_that_is_early_is_armed_again() {
 #[test]
 fn an_early_interrupt_while_the_guest_runs_is_no_different() {
     let mut machine = Machine::new(&[
-        |f| wrmsr(f, x2apic::LVT_TIMER, DEADLINE_MODE | 0x30),
-        |f| {
-            let at = now(f) + 7000;
-            wrmsr(f, msr::TSC_DEADLINE, at)
-        },
+        deadline_mode,
+        deadline_in_7000,
         |f| {
             f.cpu.tsc.set(START + 6998);
             Exit::Interrupt
@@ -94,11 +94,8 @@ fn an_early_interrupt_while_the_guest_runs_is_no_different() {
 #[test]
 fn interrupts_of_the_host_run_no_timer_before_it_is_due() {
     let mut machine = Machine::new(&[
-        |f| wrmsr(f, x2apic::LVT_TIMER, DEADLINE_MODE | 0x30),
-        |f| {
-            let at = now(f) + 7000;
-            wrmsr(f, msr::TSC_DEADLINE, at)
-        },
+        deadline_mode,
+        deadline_in_7000,
         |f| {
             f.cpu.tsc.set(START + 3000);
             Exit::Interrupt
@@ -148,8 +145,7 @@ fn lose(f: &mut Fake) -> Exit {
 
 /// A machine whose guest has set a deadline of 7000 when it plays these steps; the host loses an interrupt.
 fn loser(steps: &[Step]) -> Machine {
-    let deadline: [Step; 2] =
-        [|f| wrmsr(f, x2apic::LVT_TIMER, DEADLINE_MODE | 0x30), |f| wrmsr(f, msr::TSC_DEADLINE, 7000)];
+    let deadline: [Step; 2] = [deadline_mode, |f| wrmsr(f, msr::TSC_DEADLINE, 7000)];
     let mut machine = Machine::new(&[&deadline, steps].concat());
     machine.host.losses = 1;
     machine
@@ -227,7 +223,7 @@ fn the_hosts_timer_is_always_armed() {
     assert_eq!(machine.host.armed, Some(START + 5 * TSC_KHZ * 1000 + longest));
     // Far deadlines are kept by several waits.
     let mut machine = Machine::new(&[
-        |f| wrmsr(f, x2apic::LVT_TIMER, DEADLINE_MODE | 0x30),
+        deadline_mode,
         |f| wrmsr(f, msr::TSC_DEADLINE, 4 * TSC_KHZ * 1000 + 7),
         |_| Exit::Hlt,
         |f| {
@@ -244,7 +240,7 @@ fn the_hosts_timer_is_always_armed() {
 fn deadlines_are_kept_in_the_tsc_that_the_guest_has_written() {
     let mut machine = Machine::new(&[
         |f| wrmsr(f, msr::TSC, 1 << 50),
-        |f| wrmsr(f, x2apic::LVT_TIMER, DEADLINE_MODE | 0x30),
+        deadline_mode,
         |f| wrmsr(f, msr::TSC_DEADLINE, (1 << 50) + 900),
         |_| Exit::Hlt,
         |f| {
@@ -391,7 +387,7 @@ fn devices_wake_the_guest_through_the_hosts_timer() {
 #[test]
 fn a_deadline_that_moves_closer_is_armed() {
     let mut machine = Machine::new(&[
-        |f| wrmsr(f, x2apic::LVT_TIMER, DEADLINE_MODE | 0x30),
+        deadline_mode,
         |f| wrmsr(f, msr::TSC_DEADLINE, 50_000),
         |f| wrmsr(f, msr::TSC_DEADLINE, 20_000),
         quiet,
