@@ -39,6 +39,8 @@ words! {
         Threshold = "threshold",
         /// As many of the most accessed as there is room for.
         Histogram = "histogram",
+        /// All that are accessed, and those that are there leave for them: for tests, in which pages move all the time.
+        Rotate = "rotate",
     }
 }
 

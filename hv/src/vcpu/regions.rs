@@ -12,6 +12,7 @@
 use alloc::vec::Vec;
 
 use abi::regions::{Regioning, Spaces};
+use abi::tiers::HotPolicy;
 
 use super::Vcpu;
 use super::host::Host;
@@ -33,6 +34,8 @@ pub(super) use phase::{TouchedPage, before_entry, touched};
 
 /// Moves of pages have one part of this many of a VCPU's time, if they are not longer than a part of [`SOON_NS`].
 const MOVE_SHARE: u64 = 8;
+/// The same of [`HotPolicy::Rotate`]: half.
+const ROTATION_SHARE: u64 = 1;
 /// The hypervisor's own time in a phase at most, in lengths of the phase: virtual time does not show it, and what faults take depends on
 /// the VM's other VCPUs. With the usual phases 3 % of the time, which is what the thesis has regions cost at most.
 const MOST_OVERHEAD: u64 = 3;
@@ -154,7 +157,9 @@ fn look<V: Virt, M: HostMemory, H: Host>(
         vm.tiers.iter().for_each(|tiers| tiers.took(ticks));
         follow_changes(vcpu, changes);
         // After a join, or on a busy development machine, pages that wait do not wait seven times as long.
-        let wait_ns = vm.clock.nanos(Tsc(ticks)).0.saturating_mul(MOVE_SHARE).min(SOON_NS);
+        let rotates = vm.tiers.as_ref().is_some_and(|tiers| tiers.policy() == HotPolicy::Rotate);
+        let share = if rotates { ROTATION_SHARE } else { MOVE_SHARE };
+        let wait_ns = vm.clock.nanos(Tsc(ticks)).0.saturating_mul(share).min(SOON_NS);
         next_ns = next_ns.min(ran_ns + wait_ns);
     }
     if wanted.is_none() {

@@ -223,7 +223,7 @@ pub struct RunArgs {
     /// estate-resource (steps of an eighth). Default: shares
     #[arg(long, value_name = "HOW", value_parser = sharing(), help_heading = "Machine")]
     pub fast_sharing: Option<Sharing>,
-    /// Which pages are hot: `threshold`, accessed in 22 of 32 samples; `histogram`, as many as there is room for. Default: threshold
+    /// Which pages are hot: `threshold`, accessed in 22 of 32 samples; `histogram`, as many as there is room for; `rotate`, all that are accessed, for tests. Default: threshold
     #[arg(long, value_name = "POLICY", value_parser = hot_policy(), help_heading = "Machine")]
     pub fast_policy: Option<HotPolicy>,
     /// Which pages leave fast memory when others are to come: `lazy`, those without an access in 30 samples; or those that a policy of

@@ -1,7 +1,8 @@
 //! Which pages are hot, and which of those are active, by their access histories.
 //!
 //! One interface for the thesis' rule (4.2.1: a fixed threshold and a time window) and for thresholds by the histogram, as Memtis has
-//! them (SOSP 2023, section 4): as many of the most accessed pages are hot as there is room for. Pure: a decision depends on what is
+//! them (SOSP 2023, section 4): as many of the most accessed pages are hot as there is room for. With a third one, for tests, pages move
+//! at the highest rate that there is. Pure: a decision depends on what is
 //! passed in alone.
 
 use abi::tiers::HotPolicy;
@@ -34,6 +35,7 @@ impl Bounds {
         let hot = match policy {
             HotPolicy::Threshold => HOT,
             HotPolicy::Histogram => by_room(histogram, share),
+            HotPolicy::Rotate => 1,
         };
         Bounds { policy, hot }
     }
@@ -44,6 +46,8 @@ impl Bounds {
             // Of the last 32 samples, where that of a single page are 30.
             HotPolicy::Threshold => 1,
             HotPolicy::Histogram => self.hot.saturating_sub(MARGIN).max(1),
+            // None is: more than there are samples.
+            HotPolicy::Rotate => 33,
         }
     }
 
@@ -53,6 +57,7 @@ impl Bounds {
             (HotPolicy::Threshold, _) => history >> (32 - WINDOW) != 0,
             (HotPolicy::Histogram, Side::Slow) => history.count_ones() >= self.hot.into(),
             (HotPolicy::Histogram, Side::Fast) => history.count_ones() >= u32::from(self.least_active()),
+            (HotPolicy::Rotate, _) => side == Side::Slow,
         }
     }
 }
@@ -62,6 +67,7 @@ pub fn least_of_interest(policy: HotPolicy) -> u8 {
     match policy {
         HotPolicy::Threshold => HOT,
         HotPolicy::Histogram => LEAST,
+        HotPolicy::Rotate => 1,
     }
 }
 

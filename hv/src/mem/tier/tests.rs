@@ -192,6 +192,27 @@ fn the_histogram_policy_takes_as_many_as_there_is_room_for() {
     assert_eq!(places.keys().copied().collect::<Vec<_>>(), (0..90).collect::<Vec<_>>());
 }
 
+/// What is there leaves for what is not, though all of it is accessed all the time, and a pass moves as many as it may.
+#[test]
+fn rotation_moves_all_that_is_accessed() {
+    let (pool, pages) = (pool(300, Sharing::Shares), u64::from(PAGES - 256));
+    let tiers = tiers(&pool, 0, HotPolicy::Rotate);
+    let mut table = Table::default();
+    (0..pages).for_each(|page| table.set(page, 1));
+    let (mut places, mut seen) = (BTreeMap::new(), BTreeSet::new());
+    let mut moves = Vec::new();
+    for _ in 0..8 {
+        tiers.pass(&table, &table.histogram(), 0);
+        perform(&tiers, &mut places, || None);
+        seen.extend(places.keys().copied());
+        let counts = tiers.view().counts;
+        moves.push(counts.moved_in + counts.moved_out);
+        assert!(places.len() <= 300);
+    }
+    assert_eq!(seen.len() as u64, pages, "each was in fast memory once");
+    assert!(moves.windows(2).skip(1).all(|pair| pair[1] - pair[0] >= 500), "{moves:?}");
+}
+
 #[test]
 fn lists_take_few_bytes_for_a_page() {
     for (mib, fast_mib) in [(64u32, 8u32), (512, 64), (4096, 512), (512, 512)] {
@@ -248,10 +269,9 @@ proptest! {
 
     /// Random histories, outcomes and E-states: frames are never lost nor given twice, and no VM has more than its share for long.
     #[test]
-    fn frames_are_where_the_list_says(seeds in prop::collection::vec(any::<u64>(), 1..30), histogram in any::<bool>()) {
+    fn frames_are_where_the_list_says(seeds in prop::collection::vec(any::<u64>(), 1..30), policy in 0usize..3) {
         let pool = pool(200, Sharing::EstateResource);
-        let policy = if histogram { HotPolicy::Histogram } else { HotPolicy::Threshold };
-        let tiers = tiers(&pool, 0, policy);
+        let tiers = tiers(&pool, 0, [HotPolicy::Threshold, HotPolicy::Histogram, HotPolicy::Rotate][policy]);
         let (mut table, mut places) = (Table::default(), BTreeMap::new());
         for seed in seeds {
             let mut random = crate::paging::random::Random(seed | 1);
