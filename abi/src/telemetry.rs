@@ -212,7 +212,7 @@ keys! {
     ACCESS_SAMPLES = "access_samples", SAMPLE_TICKS = "sample_ticks", SAMPLE_LONGEST = "sample_longest",
     SAMPLES_PUT_OFF = "samples_put_off",
     REGIONS_GLOBALISED = "regions_globalised", MOVES = "moves", MOVE_TICKS = "move_ticks", MOVE_LONGEST = "move_longest",
-    MOVES_COUNTED = "moves_counted", MOVE_COUNTED_TICKS = "move_counted_ticks",
+    MOVES_COUNTED = "moves_counted", MOVE_CYCLES = "move_cycles",
     MOVE_INSTRUCTIONS = "move_instructions", MOVE_PARTS = "move_parts",
     SPACES_MADE = "spaces_made", SPACES_ENDED = "spaces_ended", SPACES_REFUSED = "spaces_refused",
 }

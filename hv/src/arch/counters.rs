@@ -146,6 +146,51 @@ impl Counts {
     }
 }
 
+/// What the hypervisor has executed on a PCPU.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Spent {
+    /// Instructions.
+    pub instructions: u64,
+    /// Cycles.
+    pub cycles: u64,
+}
+
+impl Spent {
+    /// What has been executed since `earlier`.
+    #[must_use]
+    pub fn since(self, earlier: Spent) -> Spent {
+        let since = |now: u64, earlier| now.saturating_sub(earlier);
+        Spent {
+            instructions: since(self.instructions, earlier.instructions),
+            cycles: since(self.cycles, earlier.cycles),
+        }
+    }
+}
+
+/// The same of an operation that is repeated.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct SpentOn {
+    /// How often it was counted.
+    pub count: u64,
+    /// For all of them.
+    pub all: Spent,
+}
+
+impl SpentOn {
+    /// Counts one more.
+    pub fn add(&mut self, spent: Spent) {
+        self.count += 1;
+        self.all.instructions = self.all.instructions.wrapping_add(spent.instructions);
+        self.all.cycles = self.all.cycles.wrapping_add(spent.cycles);
+    }
+
+    /// Of one, on average; `None` if none was counted.
+    pub fn mean(self) -> Option<Spent> {
+        let mean = |all: u64| all.checked_div(self.count);
+        Some(Spent { instructions: mean(self.all.instructions)?, cycles: mean(self.all.cycles)? })
+    }
+}
+
 /// Values of guests and of the hypervisor, apart.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BothSides {

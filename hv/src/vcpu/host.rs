@@ -2,7 +2,7 @@
 
 use records::trace::What;
 
-use crate::arch::counters::BothSides;
+use crate::arch::counters::{BothSides, Spent};
 use crate::device::virtio::switch::Woken;
 use crate::vm::mailbox::Mailbox;
 
@@ -26,8 +26,8 @@ pub trait Host {
         None
     }
 
-    /// Instructions of the hypervisor that the PCPU has counted; `None` if it does not.
-    fn host_instructions(&mut self) -> Option<u64> {
+    /// What the hypervisor has executed on the PCPU; `None` if that does not count it.
+    fn host_spent(&mut self) -> Option<Spent> {
         None
     }
 
@@ -37,9 +37,9 @@ pub trait Host {
     /// An exit begins, of a VM some of whose memory is mapped to caches.
     fn exited(&mut self) {}
 
-    /// [`Host::host_instructions`] when the exit began, or now if that was not noted.
-    fn instructions_at_exit(&mut self) -> Option<u64> {
-        self.host_instructions()
+    /// [`Host::host_spent`] when the exit began, or now if that was not noted.
+    fn spent_at_exit(&mut self) -> Option<Spent> {
+        self.host_spent()
     }
 
     /// The number of the VCPU's VM in the configuration.

@@ -15,6 +15,7 @@ use super::host::Host;
 use super::mmu::{follow_changes, set_tree};
 use super::outcome::{Cause, Outcome};
 use crate::arch::addr::Gpa;
+use crate::arch::counters::{Spent, SpentOn};
 use crate::arch::state::Gpr;
 use crate::device::Tsc;
 use crate::paging::tree_key::TreeKey;
@@ -42,20 +43,17 @@ pub struct Moves {
     arrived: Option<u64>,
     /// Moves, from the fault to the next entry.
     pub cost: Cost,
-    /// Instructions of the hypervisor for these on the PCPU that the VCPU leaves, and for those on the one where it goes on; where its
-    /// PCPUs count.
-    pub instructions: [Cost; 2],
-    /// Those moves whose instructions were counted on both: from the fault to the next entry, too.
-    pub counted: Cost,
+    /// What the hypervisor executes for these on the PCPU that the VCPU leaves, and on the one where it goes on; where PCPUs count.
+    pub spent: [SpentOn; 2],
     /// What the PCPU of the fault had counted then.
-    began_at: Option<u64>,
-    /// Its instructions are counted.
+    began_at: Option<Spent>,
+    /// It is counted.
     is_counted: bool,
 }
 
 impl Moves {
-    /// A move to this domain begins, at this host TSC. `counted`: instructions of the hypervisor on this PCPU so far.
-    fn begin(&mut self, home: u8, tsc: u64, counted: Option<u64>) {
+    /// A move to this domain begins, at this host TSC. `counted`: what the hypervisor has executed on this PCPU so far.
+    fn begin(&mut self, home: u8, tsc: u64, counted: Option<Spent>) {
         (self.arrives, self.home) = (true, home);
         self.arrived = self.began.replace(tsc);
         (self.began_at, self.is_counted) = (counted, counted.is_some());
@@ -67,28 +65,24 @@ impl Moves {
         self.arrives = false;
     }
 
-    /// Whether the VCPU is on its way to another PCPU, and the move's instructions are counted.
+    /// Whether the VCPU is on its way to another PCPU, and the move is counted.
     pub fn is_counted(&self) -> bool {
         self.is_counted && self.began.is_some()
     }
 
     /// The VCPU was entered at this host TSC, for the first time in the turn that ends now. It may have ended with another move.
-    /// `took`: instructions of the hypervisor for that on this PCPU, if they were counted.
-    pub fn entered(&mut self, tsc: u64, took: Option<u64>) {
+    /// `took`: what the hypervisor has executed for that on this PCPU, if it was counted.
+    pub fn entered(&mut self, tsc: u64, took: Option<Spent>) {
         let before = |began: &mut u64| *began <= tsc;
         let began = self.arrived.take().or_else(|| self.began.take_if(before));
-        let ticks = began.map(|began| tsc.saturating_sub(began));
-        ticks.into_iter().for_each(|ticks| self.cost.add(ticks));
-        if let Some(instructions) = took {
-            self.instructions[1].add(instructions);
-            ticks.into_iter().for_each(|ticks| self.counted.add(ticks));
-        }
+        began.into_iter().for_each(|began| self.cost.add(tsc.saturating_sub(began)));
+        took.into_iter().for_each(|spent| self.spent[1].add(spent));
     }
 
-    /// The VCPU leaves its PCPU, which has counted this many instructions of the hypervisor.
-    pub fn left(&mut self, counted: Option<u64>) {
+    /// The VCPU leaves its PCPU, on which the hypervisor has executed so much.
+    pub fn left(&mut self, counted: Option<Spent>) {
         if let (Some(from), Some(to)) = (self.began_at.take(), counted) {
-            self.instructions[0].add(to.saturating_sub(from));
+            self.spent[0].add(to.since(from));
         }
     }
 }
@@ -145,7 +139,7 @@ pub(super) fn closed<V: Virt, M: HostMemory, H: Host>(
                 vcpu.moves.region = Some(rid);
                 // What timers do that are due is done before the entry, and no part of the move.
                 let is_counted = vcpu.work & work::TIMERS == 0;
-                let counted = if is_counted { host.instructions_at_exit() } else { None };
+                let counted = if is_counted { host.spent_at_exit() } else { None };
                 vcpu.moves.begin(home, tsc, counted);
                 return target.map_or(Outcome::Resume, Outcome::Move);
             }

@@ -50,8 +50,8 @@ impl<B: Backend, const LAB: bool> Pcpu<B, LAB> {
         // Here it costs no time: whatever ends the halt does not wait for it.
         if self.has_counters() {
             let counts = self.counters();
-            let instructions = self.host_instructions();
-            self.moves.halts(counts, instructions);
+            let spent = self.host_spent();
+            self.moves.halts(counts, spent);
         }
         if let Some(time) = self.lab_time() {
             time.halt(self.cpu.index);

@@ -16,7 +16,7 @@ use super::lab_time::{LabTime, PcpuTime};
 use super::machine::Machine;
 use super::{counters, domains, telemetry};
 use crate::arch;
-use crate::arch::counters::BothSides;
+use crate::arch::counters::{BothSides, Spent};
 use crate::arch::state::cr4;
 use crate::boot::percpu::{PerCpu, work};
 use crate::boot::smp;
@@ -246,8 +246,8 @@ impl<B: Backend, const LAB: bool> Host for Pcpu<B, LAB> {
         Some(self.counters.as_mut()?.read())
     }
 
-    fn host_instructions(&mut self) -> Option<u64> {
-        self.counters.as_mut()?.host_instructions()
+    fn host_spent(&mut self) -> Option<Spent> {
+        self.counters.as_mut()?.host_spent()
     }
 
     #[inline(always)]
@@ -255,8 +255,8 @@ impl<B: Backend, const LAB: bool> Host for Pcpu<B, LAB> {
         self.note_exit();
     }
 
-    fn instructions_at_exit(&mut self) -> Option<u64> {
-        if LAB { self.moves.exited_at } else { self.host_instructions() }
+    fn spent_at_exit(&mut self) -> Option<Spent> {
+        if LAB { self.moves.exited_at } else { self.host_spent() }
     }
 
     fn arm_timer(&mut self, deadline: u64) -> u64 {

@@ -4,7 +4,7 @@ use core::fmt;
 
 use abi::telemetry::{EndReason, ExitKind, ResetBy, key};
 
-use crate::arch::counters::{BothSides, Counts};
+use crate::arch::counters::{BothSides, Counts, SpentOn};
 use crate::arch::dump::Registers;
 use crate::mem::frame;
 use crate::mem::tier::sharing::Target;
@@ -192,17 +192,15 @@ fn regions<V: Virt, M: HostMemory>(
     json.number(key::REGIONS_OPENED, counts.opened)?;
     cost(json, [key::MOVES, key::MOVE_TICKS, key::MOVE_LONGEST], vcpu.moves.cost)?;
     // Where both PCPUs count. Those between the two parts are known of all moves of the VM alone, and are about the same for each.
-    let [left, entered] = vcpu.moves.instructions;
-    let mean = |cost: Cost| cost.ticks.checked_div(cost.count);
-    if let (Some(leaving), Some(entering)) = (mean(left), mean(entered)) {
-        let between = vm.regions.leaving() / counts.moves.max(1);
+    let [left, entered] = vcpu.moves.spent;
+    let between = SpentOn { count: counts.moves, all: vm.regions.leaving() };
+    if let (Some(left), Some(between), Some(arrived)) = (left.mean(), between.mean(), entered.mean()) {
+        let parts = [left, between, arrived];
         json.number(key::MOVES_COUNTED, entered.count)?;
-        if let Some(ticks) = mean(vcpu.moves.counted) {
-            json.number(key::MOVE_COUNTED_TICKS, ticks)?;
-        }
-        json.number(key::MOVE_INSTRUCTIONS, leaving + between + entering)?;
+        json.number(key::MOVE_CYCLES, parts.iter().map(|part| part.cycles).sum::<u64>())?;
+        json.number(key::MOVE_INSTRUCTIONS, parts.iter().map(|part| part.instructions).sum::<u64>())?;
         json.begin_array(key::MOVE_PARTS)?;
-        [leaving, between, entering].iter().try_for_each(|part| json.number("", part))?;
+        parts.iter().try_for_each(|part| json.number("", part.instructions))?;
         json.end()?;
     }
     let Some(rounds) = &records.rounds else { return json.end() };

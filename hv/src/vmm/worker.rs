@@ -202,9 +202,9 @@ impl<B: Backend, const LAB: bool> Worker<B, LAB> {
     #[inline(always)]
     fn count_leaving(&mut self, guest: &Guest<B>) {
         if let Some(from) = self.pcpu.moves.left_at.take()
-            && let Some(to) = self.pcpu.host_instructions()
+            && let Some(to) = self.pcpu.host_spent()
         {
-            guest.vm.regions.count_leaving(to.saturating_sub(from));
+            guest.vm.regions.count_leaving(to.since(from));
         }
     }
 
@@ -229,7 +229,7 @@ impl<B: Backend, const LAB: bool> Worker<B, LAB> {
         taken.vcpu.virt.put(&mut self.cpu);
         self.pcpu.save(&mut taken.context);
         if taken.vcpu.moves.is_counted() {
-            self.pcpu.moves.left_at = self.pcpu.host_instructions();
+            self.pcpu.moves.left_at = self.pcpu.host_spent();
             taken.vcpu.moves.left(self.pcpu.moves.left_at);
         }
         guest.put_vcpu(id, taken);

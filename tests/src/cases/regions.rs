@@ -288,8 +288,8 @@ fn gains(context: &Context) -> Result<()> {
     // Both processors count, and what they wait for each other. 2762 to 2778 in three runs, on a machine with more to do than it has
     // processors. 3000 is the goal; a tenth more is for waits on machines that are slower still.
     ensure!((100..=3_300).contains(&count("move_instructions")), "{regions}");
-    // What these moves take: the world switches and misses beside them, too.
-    ensure!(count("move_counted_ticks") > count("move_instructions"), "{regions}");
+    // An instruction takes a cycle at least, and some miss.
+    ensure!(count("move_cycles") > count("move_instructions"), "{regions}");
     Ok(())
 }
 

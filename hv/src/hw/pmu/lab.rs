@@ -9,7 +9,7 @@ use core::ptr;
 use abi::lab::{Counters as Page, Header, MAGIC, PAGE, Record, Side, VERSION};
 
 use super::Pmu;
-use crate::arch::counters::{BothSides, CounterEvent, Counts};
+use crate::arch::counters::{BothSides, CounterEvent, Counts, Spent};
 
 /// Why there are no counters where they should be.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -156,11 +156,15 @@ impl Pmu for Lab {
     }
 
     #[inline(always)]
-    fn host_instructions(&mut self) -> Option<u64> {
+    fn host_spent(&mut self) -> Option<Spent> {
         // SAFETY: as in `read`.
         unsafe {
             let _up_to_date = ptr::read_volatile(&raw const (*self.record).doorbell);
-            Some(ptr::read_volatile(&raw const (*self.record).sides[Side::Host as usize].instructions))
+            let host = &raw const (*self.record).sides[Side::Host as usize];
+            Some(Spent {
+                instructions: ptr::read_volatile(&raw const (*host).instructions),
+                cycles: ptr::read_volatile(&raw const (*host).cycles),
+            })
         }
     }
 

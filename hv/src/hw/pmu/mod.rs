@@ -18,7 +18,7 @@ mod tests;
 
 use core::fmt;
 
-use crate::arch::counters::{BothSides, CounterEvent};
+use crate::arch::counters::{BothSides, CounterEvent, Spent};
 
 /// Access to MSRs of counters: the processor's, or a model's.
 pub trait Msrs {
@@ -59,9 +59,12 @@ pub trait Pmu {
     /// The values now.
     fn read(&mut self) -> BothSides;
 
-    /// Instructions of the hypervisor alone, where that takes less than all of them.
-    fn host_instructions(&mut self) -> Option<u64> {
-        self.read().host.get(CounterEvent::Instructions)
+    /// What the hypervisor alone has executed, where that takes less than all of them.
+    fn host_spent(&mut self) -> Option<Spent> {
+        let host = self.read().host;
+        let [instructions, cycles] =
+            [CounterEvent::Instructions, CounterEvent::Cycles].map(|event| host.get(event));
+        Some(Spent { instructions: instructions?, cycles: cycles? })
     }
 
     /// Asks for an interrupt after this many instructions of guests, instead of an earlier wish. False: this processor cannot.
@@ -95,12 +98,12 @@ impl<M: Msrs> Pmu for Counters<M> {
     }
 
     #[inline(always)]
-    fn host_instructions(&mut self) -> Option<u64> {
+    fn host_spent(&mut self) -> Option<Spent> {
         match self {
             Counters::None => None,
-            Counters::Lab(it) => it.host_instructions(),
-            Counters::Amd(it) => it.host_instructions(),
-            Counters::Intel(it) => it.host_instructions(),
+            Counters::Lab(it) => it.host_spent(),
+            Counters::Amd(it) => it.host_spent(),
+            Counters::Intel(it) => it.host_spent(),
         }
     }
 

@@ -1,38 +1,38 @@
-//! Whether a PCPU's counters count, and what a move of a VCPU to another cache (`vcpu::micro`) takes of the hypervisor's instructions.
+//! Whether a PCPU's counters count, and what the hypervisor executes for a move of a VCPU to another cache (`vcpu::micro`).
 //!
 //! On the PCPU that the VCPU leaves the count goes from the fault to the interrupt for the other one; there from the last halt, which
 //! that interrupt has ended, to the VCPU's entry. One that was not halted counts nothing.
 
 use super::Pcpu;
-use crate::arch::counters::{BothSides, VcpuCounts};
+use crate::arch::counters::{BothSides, Spent, VcpuCounts};
 use crate::hw::pmu::{Counters, Pmu as _};
 use crate::vcpu::host::Host as _;
 use crate::vm::mailbox::Mailbox;
 use crate::vmm::backend::Backend;
 
-/// Instructions of the hypervisor on this PCPU, as its counters had them.
+/// What the hypervisor had executed on this PCPU, as its counters had it.
 #[derive(Debug, Default)]
 pub struct MoveCounts {
     /// When its last exit began.
-    pub exited_at: Option<u64>,
-    /// All counts when it was halted last, and then the count of instructions: reading all takes some.
+    pub exited_at: Option<Spent>,
+    /// All counts when it was halted last, and then the hypervisor's own: reading all takes some.
     halted_at: Option<BothSides>,
-    halt_began: Option<u64>,
+    halt_began: Option<Spent>,
     /// It was halted since the last turn began; the same when this one began.
     was_halted: bool,
     is_woken: bool,
     /// The same, for a VCPU that comes from another PCPU.
-    entry_from: Option<u64>,
+    entry_from: Option<Spent>,
     /// What it took until the entry of that.
-    pub entry_took: Option<u64>,
+    pub entry_took: Option<Spent>,
     /// When the registers of a VCPU were saved that goes to another PCPU.
-    pub left_at: Option<u64>,
+    pub left_at: Option<Spent>,
 }
 
 impl MoveCounts {
     /// The PCPU is about to be halted.
-    pub fn halts(&mut self, counts: Option<BothSides>, instructions: Option<u64>) {
-        (self.halted_at, self.halt_began, self.was_halted) = (counts, instructions, true);
+    pub fn halts(&mut self, counts: Option<BothSides>, spent: Option<Spent>) {
+        (self.halted_at, self.halt_began, self.was_halted) = (counts, spent, true);
     }
 
     /// All counts when it was halted, if it was before this turn.
@@ -63,7 +63,7 @@ impl<B: Backend, const LAB: bool> Pcpu<B, LAB> {
     #[inline(always)]
     pub(super) fn note_exit(&mut self) {
         self.moves.exited_at = match &mut self.counters {
-            Some(Counters::Lab(lab)) => lab.host_instructions(),
+            Some(Counters::Lab(lab)) => lab.host_spent(),
             _ => None,
         };
     }
@@ -116,7 +116,7 @@ impl<B: Backend, const LAB: bool> Pcpu<B, LAB> {
     /// The first entry of a turn.
     pub(super) fn count_entry(&mut self) {
         if let Some(from) = self.moves.entry_from.take() {
-            self.moves.entry_took = self.host_instructions().map(|now| now.saturating_sub(from));
+            self.moves.entry_took = self.host_spent().map(|now| now.since(from));
         }
     }
 }

@@ -97,7 +97,7 @@ pub fn run(args: &CalibrateArgs, project: &Project, ui: &Ui) -> Result<u8> {
     let (one, two) = (setup.point(Pace::DENSE, 3, 14), setup.point(Pace::dense(cache_kib), 6, 14));
     let _step = ui.step("memlat");
     let (one, two): (Run, Measured) = (setup.perform_off(&one)?, setup.perform(&two)?);
-    let Some(cycles) = two.unify.cycles_per_move() else {
+    let Some(cycles) = two.unify.move_cycles else {
         bail!(
             "the VCPU was not moved, so a move was not measured; the regions were not found on {}",
             args.lab
@@ -106,7 +106,7 @@ pub fn run(args: &CalibrateArgs, project: &Project, ui: &Ui) -> Result<u8> {
     let times = Times {
         hit_ns: one.ns_per_access,
         miss_ns: two.off.ns_per_access,
-        move_us: cycles / f64::from(two.point.mhz()),
+        move_us: cycles as f64 / f64::from(two.point.mhz()),
         touch_us: two.unify.us_per_touch(two.point.pace).context("no phase has seen a fault")?,
     };
     if times.miss_ns <= times.hit_ns {
@@ -119,7 +119,7 @@ pub fn run(args: &CalibrateArgs, project: &Project, ui: &Ui) -> Result<u8> {
     );
     println!("{}, modelled", args.lab);
     println!("an access: {hit_ns:.1} ns, and {miss_ns:.1} ns where one cache is too small");
-    println!("a move of a VCPU: {moves:.1} µs, {cycles:.0} cycles");
+    println!("a move of a VCPU: {moves:.1} µs, {cycles} cycles");
     if let Some(instructions) = two.unify.move_instructions {
         println!("                  {instructions} instructions of the hypervisor");
     }

@@ -215,7 +215,7 @@ fn cells(measured: &Measured) -> [String; 8] {
             format!("{} ({least} to {most})", percent(Some(measured.gain())))
         }),
         number(unify.moves_per_second()),
-        number(unify.cycles_per_move()),
+        number(unify.move_cycles.map(|cycles| cycles as f64)),
     ]
 }
 

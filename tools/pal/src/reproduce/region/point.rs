@@ -49,10 +49,8 @@ pub struct Run {
     seconds: f64,
     /// The VCPU's moves between caches.
     moves: u64,
-    /// Modelled cycles from a fault to the next instruction elsewhere, of all moves.
-    move_cycles: u64,
-    /// Moves that these were measured of.
-    moves_measured: u64,
+    /// Modelled cycles of the hypervisor for a move, from the fault to the next entry elsewhere on both PCPUs together, if any was counted.
+    pub move_cycles: Option<u64>,
     /// Instructions of the hypervisor for a move, if that was counted.
     pub move_instructions: Option<u64>,
     /// Rounds after which the regions were spread.
@@ -203,8 +201,7 @@ fn run_of(line: &str, stats: &Value) -> Option<Run> {
         ns_per_access: ns as f64 / measured as f64,
         seconds: (ns + warm) as f64 / 1e9,
         moves: count("region_moves"),
-        move_cycles: count("move_ticks"),
-        moves_measured: count("moves"),
+        move_cycles: regions["move_cycles"].as_u64(),
         move_instructions: regions["move_instructions"].as_u64(),
         spread: count("rounds_spread"),
         rounds: count("rounds"),
@@ -218,11 +215,6 @@ impl Run {
         (self.moves > 0).then(|| self.moves as f64 / self.seconds)
     }
 
-    /// Modelled cycles of a move.
-    pub fn cycles_per_move(&self) -> Option<f64> {
-        (self.moves_measured > 0).then(|| self.move_cycles as f64 / self.moves_measured as f64)
-    }
-
     /// Microseconds of a phase for each fault there, with what the fault has the program wait for: a bound from above.
     pub fn us_per_touch(&self, pace: Pace) -> Option<f64> {
         (self.touches > 0).then(|| 1000.0 * f64::from(pace.phase) * self.rounds as f64 / self.touches as f64)
@@ -230,8 +222,7 @@ impl Run {
 
     fn document(&self) -> Value {
         json!({ "ns_per_access": self.ns_per_access, "seconds": self.seconds, "moves": self.moves,
-            "move_cycles": self.move_cycles, "moves_measured": self.moves_measured,
-            "move_instructions": self.move_instructions, "rounds_spread": self.spread, "rounds": self.rounds,
+            "move_cycles": self.move_cycles, "move_instructions": self.move_instructions, "rounds_spread": self.spread, "rounds": self.rounds,
             "touches": self.touches })
     }
 
@@ -240,8 +231,7 @@ impl Run {
             ns_per_access: value["ns_per_access"].as_f64()?,
             seconds: value["seconds"].as_f64()?,
             moves: value["moves"].as_u64()?,
-            move_cycles: value["move_cycles"].as_u64()?,
-            moves_measured: value["moves_measured"].as_u64()?,
+            move_cycles: value["move_cycles"].as_u64(),
             move_instructions: value["move_instructions"].as_u64(),
             spread: value["rounds_spread"].as_u64()?,
             rounds: value["rounds"].as_u64()?,
@@ -342,8 +332,7 @@ impl Measured {
             ns_per_access,
             seconds: 1.0,
             moves: 0,
-            move_cycles: 0,
-            moves_measured: 0,
+            move_cycles: None,
             move_instructions: None,
             spread: 0,
             rounds: 0,
@@ -373,14 +362,15 @@ mod tests {
 
     #[test]
     fn a_run_is_what_both_say() {
-        let stats = json!({ "guests": [{ "paging": { "regions": { "region_moves": 1800, "moves": 2, "move_ticks": 9000 } } }] });
+        let stats =
+            json!({ "guests": [{ "paging": { "regions": { "region_moves": 1800, "move_cycles": 4500 } } }] });
         let run = run_of(LINE, &stats).unwrap();
         assert_eq!(
-            (run.ns_per_access, run.moves_per_second(), run.cycles_per_move()),
-            (100.0, Some(2000.0), Some(4500.0))
+            (run.ns_per_access, run.moves_per_second(), run.move_cycles),
+            (100.0, Some(2000.0), Some(4500))
         );
         let none = run_of(LINE, &json!({})).unwrap();
-        assert_eq!((none.moves_per_second(), none.cycles_per_move()), (None, None));
+        assert_eq!((none.moves_per_second(), none.move_cycles), (None, None));
         assert!(
             run_of("memlat: right", &stats).is_none()
                 && run_of(&LINE.replace("4000000", "0"), &stats).is_none()
