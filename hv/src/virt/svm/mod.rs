@@ -50,7 +50,8 @@ impl Block for Vmcb {}
 impl Block for IoMap {}
 impl Block for MsrMap {}
 
-/// The physical address of a control block: the hypervisor's memory is identity-mapped.
+/// The physical address of a control block. It is on the heap, which is identity-mapped; code and constants may not be
+/// ([`boot::fast_memory`](crate::boot::fast_memory)).
 fn pa<T: Block>(block: &T) -> Hpa {
     Hpa(core::ptr::from_ref(block) as u64)
 }
