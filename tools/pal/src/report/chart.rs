@@ -4,6 +4,7 @@
 //! each variable has one that stands for it.
 
 mod stacked;
+mod surface;
 
 use anyhow::{Result, anyhow};
 use plotters::{
@@ -14,6 +15,7 @@ use records::sample::ENGINES;
 
 use super::figures::Step;
 pub use stacked::{Bar, stacked, stacked_alone};
+pub use surface::{Place, Surface, surface};
 
 /// A series: its steps, and the number of its colour.
 pub type Line = (usize, Vec<Step>);
@@ -286,7 +288,8 @@ pub fn bars(bars: &[f64], hot: usize) -> Result<String> {
 
 /// Colours of a drawing that stands alone.
 const ALONE: &str = "<style>svg{--ink:#222;--grid:#bbb;--s0:#111;--s1:#1f77b4;--s2:#2ca02c;--s3:#ff7f0e;--s4:#d62728;\
---s5:#9467bd;--s6:#8c564b;--s7:#17becf;background:#fff}</style>";
+--s5:#9467bd;--s6:#8c564b;--s7:#17becf;background:#fff}\
+@media(prefers-color-scheme:dark){svg{--ink:#dfe4ea;--grid:#555d66;--s0:#eee;background:#14181d}}</style>";
 
 /// Draws curves with their names, as a file of its own: values over what the axis below says.
 ///

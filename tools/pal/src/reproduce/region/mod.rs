@@ -9,10 +9,11 @@ mod point;
 mod session;
 mod several;
 mod standins;
+mod surface;
 mod verdict;
 mod web;
 
-use std::{collections::BTreeSet, fmt::Write, thread};
+use std::{fmt::Write, path::Path, thread};
 
 use anyhow::Result;
 
@@ -192,7 +193,11 @@ pub fn run(figure: &Figure, args: &ReproduceArgs, project: &Project, ui: &Ui) ->
         all.push((lab, measured, claims));
     }
     if let Some(path) = &args.output {
-        store::write(path, page(figure, args, &all).as_bytes())?;
+        let (text, charts) = page(figure, args, &all)?;
+        store::write(path, text.as_bytes())?;
+        for (name, chart) in &charts {
+            store::write(&path.with_file_name(name), chart.as_bytes())?;
+        }
     }
     Ok(0)
 }
@@ -217,31 +222,6 @@ fn cells(measured: &Measured) -> [String; 8] {
         number(unify.moves_per_second()),
         number(unify.move_cycles.map(|cycles| cycles as f64)),
     ]
-}
-
-/// The gain as a surface over the size of regions and the length of visits. Its contour is that of Conditions 1 to 3: gains within it
-/// are bold.
-fn surface(all: &[Measured]) -> String {
-    let axis = |of: fn(&Point) -> u64| all.iter().map(|it| of(&it.point)).collect::<BTreeSet<_>>();
-    let visits = axis(|point| point.visit.into());
-    let mut text =
-        "\nGains by the size of each region and the accesses of a visit; bold: Conditions 1 to 3 hold.\n\n|"
-            .to_owned();
-    text += &visits.iter().map(|visit| format!(" | 2^{visit}")).collect::<String>();
-    text += &format!(" |\n|{}\n", "---|".repeat(1 + visits.len()));
-    for kib in axis(|point| point.kib) {
-        let _ = write!(text, "| {kib} KiB");
-        for visit in &visits {
-            let at = all.iter().find(|it| it.point.kib == kib && u64::from(it.point.visit) == *visit);
-            let cell = at.map_or("–".to_owned(), |it| match percent(Some(it.gain())) {
-                gain if verdict::conditions(&it.point) == "hold" => format!("**{gain}**"),
-                gain => gain,
-            });
-            let _ = write!(text, " | {cell}");
-        }
-        text += " |\n";
-    }
-    text
 }
 
 /// What a person reads.
@@ -318,13 +298,24 @@ fn parameters(setup: &Setup, pace: Pace) -> String {
     )
 }
 
-/// The figure as a page of Markdown.
-fn page(figure: &Figure, args: &ReproduceArgs, all: &[(String, Vec<Measured>, Vec<Claim>)]) -> String {
-    let mut text = head(figure, args, "a processor in each", "");
+/// The figure as a page of Markdown, and the names of its charts with the charts as SVG.
+fn page(
+    figure: &Figure,
+    args: &ReproduceArgs,
+    all: &[(String, Vec<Measured>, Vec<Claim>)],
+) -> Result<(String, Vec<(String, String)>)> {
+    let stem = args.output.as_ref().and_then(|path| path.file_stem());
+    let stem = stem.map_or_else(|| figure.name.into(), |stem| stem.to_string_lossy());
+    let (mut text, mut charts) = (head(figure, args, "a processor in each", ""), Vec::new());
     for (lab, measured, claims) in all {
         let _ = write!(text, "\n## {lab}\n\n{}", claims_table(claims));
         if figure.name != COST {
-            text += &surface(measured);
+            // A machine may be a file.
+            let name = Path::new(lab).file_stem().unwrap_or_default().to_string_lossy();
+            let file = format!("{stem}-{name}.svg");
+            let _ = write!(text, "\n![{}]({file})\n", surface::ABOUT);
+            charts.push((file, surface::chart(&name, measured)?));
+            text += &surface::table(measured);
         }
         text += &rows_table(&HEAD, &measured.iter().map(cells).collect::<Vec<_>>());
         if args.seeds != 1 {
@@ -338,7 +329,7 @@ fn page(figure: &Figure, args: &ReproduceArgs, all: &[(String, Vec<Measured>, Ve
             let _ = writeln!(text, "\nParameters:\n{}", words(&measured.point.regions));
         }
     }
-    text
+    Ok((text, charts))
 }
 
 #[cfg(test)]
@@ -346,15 +337,33 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_surface_has_its_contour() {
-        let points = [(3, 14, 0.9), (6, 9, 0.8), (6, 14, 4.0)];
-        let all = points.map(|(size, visit, gain)| Measured::made_up(size, visit, gain));
-        let kib = all.each_ref().map(|it| it.point.kib);
-        let text = surface(&all);
-        let rows: Vec<_> = text.lines().skip(3).collect();
-        assert_eq!(rows[0], "| | 2^9 | 2^14 |");
-        assert_eq!(rows[2], format!("| {} KiB | – | −10.0 % |", kib[0]));
-        assert_eq!(rows[3], format!("| {} KiB | −20.0 % | **+300.0 %** |", kib[1]));
-        assert_eq!(rows.len(), 4);
+    fn a_page_names_the_charts_beside_it() {
+        let args = ReproduceArgs {
+            name: Some(SURFACE.into()),
+            quick: true,
+            workloads: Vec::new(),
+            scale: None,
+            seeds: 1,
+            lab: None,
+            no_kit: false,
+            jobs: None,
+            json: None,
+            again: false,
+            output: Some("pages/two.md".into()),
+            yes: false,
+        };
+        let of = |lab: &str| (lab.to_owned(), vec![Measured::made_up(6, 14, 4.0)], Vec::new());
+        let all = [of("zen3"), of("machines/own.toml")];
+        let (text, charts) = page(find(SURFACE).unwrap(), &args, &all).unwrap();
+        assert_eq!(
+            charts.iter().map(|chart| chart.0.as_str()).collect::<Vec<_>>(),
+            ["two-zen3.svg", "two-own.svg"]
+        );
+        for (lab, (name, chart)) in ["zen3: ", "own: "].iter().zip(&charts) {
+            assert!(text.contains(&format!("]({name})\n")) && chart.contains(lab), "{name}: {text}");
+        }
+        // What a figure costs is no surface.
+        let (text, charts) = page(find(COST).unwrap(), &args, &all).unwrap();
+        assert!(charts.is_empty() && !text.contains("!["));
     }
 }

@@ -24,7 +24,17 @@ pub fn fits(size: u32) -> bool {
 
 /// Conditions 1 to 3.
 fn hold(point: &Point) -> [bool; 3] {
-    [point.visit > SHORT && point.visit < LONG, 2 * point.size > 8, 2 * point.size <= 16]
+    conditions_at(point.size, point.visit)
+}
+
+/// Those of two regions of this many eighths of a cache, with visits of 2^`visit` accesses.
+fn conditions_at(size: u32, visit: u32) -> [bool; 3] {
+    [visit > SHORT && visit < LONG, 2 * size > 8, 2 * size <= 16]
+}
+
+/// Whether all of them hold there.
+pub fn all_hold(size: u32, visit: u32) -> bool {
+    conditions_at(size, visit) == [true; 3]
 }
 
 /// The conditions as a word: those that do not hold.
