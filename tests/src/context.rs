@@ -56,6 +56,11 @@ pub struct Context {
     pub memlat: PathBuf,
     /// Its first form, for 32-bit guests.
     pub memlat32: PathBuf,
+    /// The stand-ins of SPEC CPU2006.
+    pub standins: PathBuf,
+    /// A web server, and the load for one.
+    pub server: PathBuf,
+    pub webload: PathBuf,
     /// The programs with the guest kit's libraries.
     pub sdk: Sdk,
     /// The machine to run on.
@@ -84,6 +89,9 @@ impl Context {
             regions: kits.regions.clone(),
             memlat: kits.memlat.clone(),
             memlat32: kits.memlat32.clone(),
+            standins: kits.standins.clone(),
+            server: kits.server.clone(),
+            webload: kits.webload.clone(),
             sdk: kits.sdk.clone(),
             machine,
             mode,

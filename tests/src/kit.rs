@@ -55,6 +55,11 @@ pub struct Kits {
     pub memlat: PathBuf,
     /// Its first form, for 32-bit guests.
     pub memlat32: PathBuf,
+    /// A Linux program that uses memory as some of SPEC CPU2006 do.
+    pub standins: PathBuf,
+    /// A web server, and the load for one.
+    pub server: PathBuf,
+    pub webload: PathBuf,
     /// The examples of the guest kit's libraries in C and in Rust, and the tests of the first.
     pub sdk: Sdk,
 }
@@ -80,8 +85,15 @@ impl Kits {
         clock(&kits.clock).context("the clock program does not build")?;
         hostile(&kits.hostile, &dir.join("hostile64.elf")).context("the hostile kit does not build")?;
         regions(&kits.regions).context("the regions program does not build")?;
-        memlat(&kits.memlat).context("the memlat program does not build")?;
         memlat32(&kits.memlat32).context("the memlat program for 32-bit guests does not build")?;
+        for (name, program) in [
+            ("memlat", &kits.memlat),
+            ("standins", &kits.standins),
+            ("server", &kits.server),
+            ("webload", &kits.webload),
+        ] {
+            plain(name, program).with_context(|| format!("the {name} program does not build"))?;
+        }
         sdk_c(&dir.join("sdk")).context("guest-kits/c does not build")?;
         sdk_rust(&kits.sdk.rust).context("guest-kits/rust/example does not build")
     }
@@ -97,6 +109,9 @@ impl Kits {
             regions: dir.join("regions"),
             memlat: dir.join("memlat"),
             memlat32: dir.join("memlat32"),
+            standins: dir.join("standins"),
+            server: dir.join("server"),
+            webload: dir.join("webload"),
             sdk: Sdk {
                 c: dir.join("sdk/example"),
                 c_tests: dir.join("sdk/test"),
@@ -153,11 +168,12 @@ fn regions(program: &Path) -> Result<()> {
     run(&mut compile, "cc; install gcc and libc6-dev")
 }
 
-fn memlat(program: &Path) -> Result<()> {
+/// A program of one file, with the system's C library.
+fn plain(name: &str, program: &Path) -> Result<()> {
     let mut compile = Command::new("cc");
-    compile.current_dir(package()?.join("kits/memlat"));
+    compile.current_dir(package()?.join("kits").join(name));
     let options = ["-std=gnu11", "-Wall", "-Wextra", "-Werror", "-O2", "-static"];
-    compile.args(options).args(["memlat.c", "-o"]).arg(program);
+    compile.args(options).arg(format!("{name}.c")).arg("-o").arg(program);
     run(&mut compile, "cc; install gcc and libc6-dev")
 }
 

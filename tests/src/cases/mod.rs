@@ -22,6 +22,7 @@ pub mod person;
 mod policies;
 mod probe;
 mod records;
+mod region_figures;
 mod regions;
 mod remote;
 mod replace;
@@ -136,6 +137,7 @@ pub fn all() -> impl Iterator<Item = &'static Case> {
         monitor::CASES,
         overcommit::CASES,
         records::CASES,
+        region_figures::CASES,
         regions::CASES,
         tiers::CASES,
         watch::CASES,
