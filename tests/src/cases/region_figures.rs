@@ -4,8 +4,6 @@
 //! Figure 18 is `two caches are better than one` in [`super::regions`], 29 is `two programs of a VM have a cache each` there; 38 is in
 //! [`super::figures`].
 
-use std::fs;
-
 use anyhow::{Context as _, Result, ensure};
 use serde_json::Value;
 
@@ -95,38 +93,49 @@ fn ns_each(said: &str) -> Result<f64> {
     Ok(memlat_number(said, "ns")? as f64 / memlat_number(said, "measured")?.max(1) as f64)
 }
 
-/// Two regions of an eighth of a cache: one cache is enough (Condition 2). To look for them costs less than 3 % there. Each half is a VM of
-/// its own, at the same time: interrupts of the emulator's come by the clock on the wall, some hundred or some thousand of them in this
-/// part of modelled time, and both have about as many.
+/// Two regions of an eighth of a cache: one cache is enough (Condition 2). To look for them costs less than 3 % there, typically 2 %.
+///
+/// Not by time beside a run without: interrupts of the emulator's come by the clock on the wall, and on a busy machine they take more of
+/// modelled time than phases do. It is what the hypervisor does for faults and samples, and what the guest's own instructions take beyond
+/// those of the moments without a phase.
 fn costs(context: &Context) -> Result<()> {
-    let vm = |name: &str, regions: &str, processor: u32| {
-        format!(
-            "[[vm]]\nname = \"{name}\"\nmemory_mib = 96\nregions = \"{regions}\"\naffinity = [{processor}]\n\
-             put = [\"{}:/memlat\"]\nappend = \"{QUICK_BOOT}\"\nexec = \"/memlat chase 32 16384 20 100\"\n",
-            context.memlat.display()
-        )
+    // At the end the guest powers off, in less than these milliseconds. Before that is more than a period.
+    const MEASURED_MS: u64 = 140;
+    const END_MS: u64 = 30;
+    // Cycles of a world switch of this lab machine.
+    const SWITCH: u64 = 1579;
+    // The lab machine's, of a microsecond.
+    const MHZ: u64 = 3000;
+    let command = format!("/program chase 32 16384 20 {MEASURED_MS}");
+    let memlat = &context.memlat.display().to_string();
+    let on = Run::of(context, memlat, &format!("unify,{USUAL}"), &command)?;
+    let [all, end] = [MEASURED_MS, END_MS].map(|ms| last_of(&on.lines, "sample", ms * 1_000_000));
+    let (mut all, end) = (all?, end?.len());
+    all.truncate(all.len() - end);
+    let sum = |group: &str, key: &str| all.iter().filter_map(|line| line[group][key].as_u64()).sum::<u64>();
+    let faults = sum("exits", "nested_fault");
+    let sample = on.count("sample_ticks") / on.count("access_samples").max(1);
+    let work = sum("exit_ticks", "nested_fault") + faults * SWITCH + sample;
+    let ns = |line: &Value| line["span_ns"].as_u64().unwrap_or(0);
+    // Counters are of the processor: a sample in which the VCPU went to the other one is left out.
+    let guest = |line: &&Value| {
+        let [cycles, instructions] = ["cycles", "instructions"].map(|key| line["guest"][key].as_u64());
+        let (cycles, instructions) = cycles.zip(instructions)?;
+        (cycles <= ns(line) * MHZ / 1000 && instructions > 0).then_some((cycles as f64, instructions as f64))
     };
-    let vms = [vm("off", "off", 0), vm("on", &format!("unify,{USUAL}"), 1)].concat();
-    let config = context.file("vms.toml", format!("version = 1\n{vms}"))?;
-    let [stats, logs] = ["stats.json", "logs"].map(|name| context.path(name));
-    let (lab, records) = (small_caches(context)?, ["--stats", &stats, "--log-dir", &logs]);
-    context.run(&[&MACHINE[..], &[&lab, "--config", &config], &records].concat())?.status(0)?;
-    let ns = |name: &str| {
-        let said = fs::read_to_string(format!("{logs}/{name}.log"))?;
-        ensure!(said.contains(" right"), "{name}: {said}");
-        ns_each(&said)
-    };
-    let gain = ns("off")? / ns("on")?;
-    let stats = read_stats(&stats)?;
-    let on = stats["guests"].as_array().into_iter().flatten().find(|vcpu| vcpu["vm"] == "on");
-    let regions = &on.context("no VM")?["paging"]["regions"];
-    let count = |key: &str| regions[key].as_u64().unwrap_or(0);
-    // One round at least was in what is measured, and has seen something.
-    ensure!(count("rounds") >= 2 && count("touches") >= 20, "{regions}");
-    ensure!(count("rounds_spread") == 0, "{regions}");
-    // 3 % in the figure, at a period of a second. The 100 ms here may have two phases in them, each of which ends when the hypervisor
-    // has worked for it three times as long as it may last. With phases of 8 ms in each 10 it is more.
-    ensure!(gain >= 0.94, "{gain}: {regions}");
+    let guest: Vec<_> = all.iter().filter_map(guest).collect();
+    let mut each: Vec<f64> = guest.iter().map(|(cycles, instructions)| cycles / instructions).collect();
+    each.sort_by(f64::total_cmp);
+    let usual = each.get(each.len() / 2).context("cycles are not counted")?;
+    let [cycles, instructions] = guest.iter().fold([0.0, 0.0], |sum, of| [sum[0] + of.0, sum[1] + of.1]);
+    let slower = cycles / instructions / usual - 1.0;
+    let by_hypervisor = (work * 1000) as f64 / (all.iter().map(|line| ns(line)).sum::<u64>() * MHZ) as f64;
+    // A phase is in what is measured, and has seen something.
+    ensure!(faults >= 20 && on.count("rounds") >= 2, "{faults} faults, {}", on.regions);
+    ensure!(on.count("rounds_spread") == 0, "{}", on.regions);
+    let said = || format!("the hypervisor takes {by_hypervisor}, the guest {slower} more: {}", on.regions);
+    // 3 % in the figure. Here it is 0.2 % to 0.7 % in ten runs, and 2.3 % to 5 % with phases of 8 ms in each 10.
+    ensure!(by_hypervisor + slower < 0.015, "{}", said());
     Ok(())
 }
 
