@@ -134,7 +134,7 @@ fn costs(context: &Context) -> Result<()> {
     ensure!(faults >= 20 && on.count("rounds") >= 2, "{faults} faults, {}", on.regions);
     ensure!(on.count("rounds_spread") == 0, "{}", on.regions);
     let said = || format!("the hypervisor takes {by_hypervisor}, the guest {slower} more: {}", on.regions);
-    // 3 % in the figure. Here it is 0.2 % to 0.7 % in ten runs, and 2.3 % to 5 % with phases of 8 ms in each 10.
+    // 3 % in the figure. Here it is 0.2 % to 0.8 % in eight runs, and 2.3 % to 5 % with phases of 8 ms in each 10.
     ensure!(by_hypervisor + slower < 0.015, "{}", said());
     Ok(())
 }
