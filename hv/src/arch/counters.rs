@@ -272,6 +272,11 @@ impl VcpuCounts {
         let total = BothSides { guest: self.sum.guest.among(&guest), host: self.sum.host.among(&host) };
         if self.begun.is_some() { total } else { BothSides::ABSENT }
     }
+
+    /// The sum of all events, also of those that are not counted now, which go on from it when they are again.
+    pub fn sum(&self) -> &BothSides {
+        &self.sum
+    }
 }
 
 #[cfg(test)]
@@ -327,6 +332,10 @@ mod tests {
         vcpu.begin(&BothSides::ABSENT);
         vcpu.update(&BothSides::ABSENT);
         assert_eq!(vcpu.total(), BothSides::ABSENT, "part of a sum is none");
+        vcpu.begin(&at(200, 10));
+        assert_eq!(vcpu.sum().guest.get(a), Some(72));
+        vcpu.update(&at(203, 10));
+        assert_eq!(vcpu.total(), at(75, 5), "and it goes on from there");
     }
 
     #[test]

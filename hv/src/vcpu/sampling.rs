@@ -172,11 +172,12 @@ fn period(sample: &records::sample::Sample) -> Period {
 
 /// What the VCPU has counted.
 fn sums<V: Virt>(vcpu: &Vcpu<V>) -> Sums {
-    let counters = |counts: &Counts| {
-        let (present, values) = counts.raw();
+    // A sum stays where its event is not counted for a while: readers subtract the last one from it.
+    let counters = |total: &Counts, sum: &Counts| {
+        let ((present, _), (_, values)) = (total.raw(), sum.raw());
         Counters { present: present.into(), values: *values }
     };
-    let total = vcpu.counts.total();
+    let (total, sum) = (vcpu.counts.total(), vcpu.counts.sum());
     let mut sums = Sums::ZERO;
     for (at, &kind) in ExitKind::ALL.iter().enumerate() {
         let exits = vcpu.exits.of(kind);
@@ -188,8 +189,8 @@ fn sums<V: Virt>(vcpu: &Vcpu<V>) -> Sums {
     sums.switches = changes.map(|changes| changes.count);
     sums.switch_ticks = changes.iter().fold(0, |sum, changes| sum.wrapping_add(changes.ticks));
     sums.interrupts = vcpu.interrupts.counts.interrupts;
-    sums.counters = [counters(&total.guest), counters(&total.host)];
-    // The sum stays where the guest stops counting for a while.
+    sums.counters = [counters(&total.guest, &sum.guest), counters(&total.host, &sum.host)];
+    // So does that of what the guest counts.
     let guest = &mut sums.counters[0];
     guest.values[CounterEvent::PageFaults as usize] = vcpu.counter_page.page_faults();
     guest.present |= u64::from(vcpu.counter_page.is_registered()) << CounterEvent::PageFaults as u32;
