@@ -13,7 +13,7 @@ use core::sync::atomic::AtomicU64;
 use super::directory::Directory;
 use super::range::{Changed, Flush, GpaRange, OldFrames};
 use super::table::{Found, MapError, Table};
-use crate::arch::addr::{Gpa, Hfn, Hpa, PAGE_SIZE, PageSize};
+use crate::arch::addr::{Gpa, Hfn, Hpa, PAGE_SHIFT, PAGE_SIZE, PageSize};
 use crate::mem::pager::Pager;
 use crate::mem::table_memory::TableMemory;
 use crate::mem::tier::migration::Migration;
@@ -254,10 +254,10 @@ impl<M: TableMemory> P2m<M> {
         let grown = grown.intersect(GpaRange::ALL);
         if self.pager.is_some() || self.migration.is_some() {
             // A page that comes or goes must find its leaf: see `map_absent`, `take_out`.
-            return Changed { range: grown, was: OldFrames::NONE };
+            return Changed::new(grown, OldFrames::NONE);
         }
         let _software_tables_need_none = self.table.merge(grown);
-        Changed { range: grown, was: OldFrames::NONE }
+        Changed::new(grown, OldFrames::NONE)
     }
 
     /// What is at `gpa`, for an access to it: an absent page is brought in, and stays while the caller holds the VM's memory for
@@ -346,7 +346,7 @@ impl<M: TableMemory> P2m<M> {
 
     /// A change as if all of `range` were unmapped: for callers that remove translations and keep the memory.
     pub fn changed_at(&self, range: GpaRange) -> Changed {
-        Changed { range, was: self.old_frames(range, |_, _| P2mEntry::Hole) }
+        Changed::new(range, self.old_frames(range, |_, _| P2mEntry::Hole))
     }
 
     fn map(&mut self, range: GpaRange, to: Hpa, kind: P2mKind) -> Result<Changed, MapError> {
@@ -389,7 +389,10 @@ impl<M: TableMemory> P2m<M> {
             }
         });
         self.directory = directory;
+        if let Some(migration) = &self.migration {
+            migration.changed(range.start.frame(), range.len() >> PAGE_SHIFT);
+        }
         let _software_tables_need_none = result?;
-        Ok(Changed { range, was })
+        Ok(Changed::new(range, was))
     }
 }

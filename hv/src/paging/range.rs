@@ -117,9 +117,29 @@ pub struct Changed {
     pub range: GpaRange,
     /// Where the part of `range` that did change was before. An engine with reverse maps looks here.
     pub was: OldFrames,
+    /// What an engine may keep.
+    pub kept: Kept,
+}
+
+/// What an engine may keep of translations that have changed.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Kept {
+    /// Nothing.
+    #[default]
+    Nothing,
+    /// The memory is where it was. The guest must not write it unseen.
+    Reads,
+    /// The same memory, 2 MiB in one run of frames that nothing could write, is as a whole from this frame on, with the same contents. No
+    /// access is to be told of it until the engines have followed.
+    ReadsAt(Hfn),
 }
 
 impl Changed {
+    /// A change after which nothing is as it was.
+    pub const fn new(range: GpaRange, was: OldFrames) -> Changed {
+        Changed { range, was, kept: Kept::Nothing }
+    }
+
     /// Both.
     pub fn and(self, other: Changed) -> Changed {
         let mut was = self.was;
@@ -127,7 +147,7 @@ impl Changed {
             Some(runs) => runs.iter().for_each(|&(start, frames)| was.add(start, frames)),
             None => was = OldFrames::UNKNOWN,
         }
-        Changed { range: self.range.hull(other.range), was }
+        Changed::new(self.range.hull(other.range), was)
     }
 }
 
@@ -195,7 +215,7 @@ mod tests {
         let page = |gfn: u64, hfn: u64| {
             let mut was = OldFrames::NONE;
             was.add(Hfn(hfn), 1);
-            Changed { range: GpaRange::page(Gpa(gfn << 12)), was }
+            Changed::new(GpaRange::page(Gpa(gfn << 12)), was)
         };
         let both = page(3, 30).and(page(9, 40));
         assert_eq!(both.range, GpaRange::new(Gpa(0x3000), 0x7000).unwrap());

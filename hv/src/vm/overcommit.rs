@@ -172,7 +172,7 @@ impl<F: PteFormat<Attr = NestedAttr>, M: HostMemory> Vm<F, M> {
                 let range = GpaRange { start: ram.start, end: ram.end };
                 hole = hole.or(p2m.first_hole(range));
                 p2m.evict_all(range);
-                changed.push(Changed { range, was: OldFrames::UNKNOWN });
+                changed.push(Changed::new(range, OldFrames::UNKNOWN));
             }
             Ok(changed)
         };

@@ -317,6 +317,10 @@ impl CopyFrame for TierFrames {
         self.ram.copy(from.base(), to.base(), PAGE_SIZE);
     }
 
+    fn copy_all(&self, from: Hfn, to: Hfn, frames: u64) {
+        self.ram.copy(from.base(), to.base(), frames * PAGE_SIZE);
+    }
+
     fn copy_run(&self, from: Hfn, to: Hfn, frames: u64, stop: &AtomicU32) -> u64 {
         self.ram.copy_pages(from.base(), to.base(), frames, stop)
     }

@@ -6,7 +6,7 @@
 //! So an access waits for the copy of one page at most, and a page that is always in use moves all the same.
 //!
 //! A piece of 2 MiB moves as one, alone. Its pages are copied in parts, each under the lock, and a page becomes present before all are
-//! copied only if it is accessed. Or all are copied before it leaves ([`Migration::copy_aside`]).
+//! copied only if it is accessed. Or it never is absent: all are copied while it can be read where it is ([`Migration::copy_aside`]).
 //!
 //! What must hold: a page is put back under the lock of this module, once, with the VM's memory locked at least for reading. The lock
 //! is a leaf.
@@ -14,7 +14,7 @@
 use alloc::boxed::Box;
 use alloc::vec::Vec;
 use core::fmt;
-use core::sync::atomic::{AtomicU32, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
 use spin::Mutex;
 
@@ -33,7 +33,12 @@ pub trait CopyFrame: fmt::Debug + Send + Sync {
     /// never used.
     fn copy(&self, from: Hfn, to: Hfn);
 
-    /// The same for neighbours, one after the other, until `stop` is not 0; how many are copied, at least one.
+    /// The same for neighbours, for which nothing waits.
+    fn copy_all(&self, from: Hfn, to: Hfn, frames: u64) {
+        (0..frames).for_each(|n| self.copy(Hfn(from.0 + n), Hfn(to.0 + n)));
+    }
+
+    /// The same, one after the other, until `stop` is not 0; how many are copied, at least one.
     fn copy_run(&self, from: Hfn, to: Hfn, frames: u64, stop: &AtomicU32) -> u64 {
         let mut done = 0;
         while done < frames && (done == 0 || stop.load(Ordering::Relaxed) == 0) {
@@ -149,6 +154,10 @@ pub struct Migration {
     batch: Mutex<Batch>,
     /// Accesses that wait for the batch.
     waiting: AtomicU32,
+    /// The first page of a piece that is copied where it is in use; all ones: there is none.
+    watched: AtomicU64,
+    /// It was written, or the map has changed there.
+    has_changed: AtomicBool,
     copier: Box<dyn CopyFrame>,
 }
 
@@ -163,6 +172,8 @@ impl Migration {
         Ok(Migration {
             batch: Mutex::new(Batch { moves, piece: None, is_copying: false, next: 0 }),
             waiting: AtomicU32::new(0),
+            watched: AtomicU64::new(u64::MAX),
+            has_changed: AtomicBool::new(false),
             copier,
         })
     }
@@ -183,13 +194,12 @@ impl Migration {
         has_room
     }
 
-    /// The same for a piece of 2 MiB. `is_copied`: all of it, by [`Migration::copy_aside`]. False: something else is on its way.
-    pub fn add_piece(&self, all: Move, is_copied: bool) -> bool {
+    /// The same for a piece of 2 MiB. False: something else is on its way.
+    pub fn add_piece(&self, all: Move) -> bool {
         let mut batch = self.batch.lock();
         let is_alone = batch.moves.is_empty() && batch.piece.is_none();
         if is_alone {
-            let copied = [if is_copied { u64::MAX } else { 0 }; (PIECE / 64) as usize];
-            batch.piece = Some(Piece { all, copied, stays: false });
+            batch.piece = Some(Piece { all, copied: [0; (PIECE / 64) as usize], stays: false });
         }
         is_alone
     }
@@ -259,8 +269,28 @@ impl Migration {
     /// nothing was written until the piece has left.
     pub fn copy_aside(&self, all: &Move, first: u64, most: u64) -> u64 {
         let frames = most.min(PIECE.saturating_sub(first));
-        let (from, to) = (Hfn(all.from.0 + first), Hfn(all.to.0 + first));
-        self.copier.copy_run(from, to, frames, &AtomicU32::new(0))
+        self.copier.copy_all(Hfn(all.from.0 + first), Hfn(all.to.0 + first), frames);
+        frames
+    }
+
+    /// Looks from now on whether the piece with this first page changes: with the VM's memory locked for writing, and the piece
+    /// write-protected.
+    pub fn watch(&self, page: Gfn) {
+        self.watched.store(page.0, Ordering::Relaxed);
+        self.has_changed.store(false, Ordering::Relaxed);
+    }
+
+    /// A clean page is plain RAM now, or the map has changed from here on, for some pages.
+    pub fn changed(&self, page: Gfn, pages: u64) {
+        let watched = self.watched.load(Ordering::Relaxed);
+        if page.0 < watched.saturating_add(PIECE) && watched < page.0.saturating_add(pages) {
+            self.has_changed.store(true, Ordering::Relaxed);
+        }
+    }
+
+    /// Whether the piece may have changed since the last time. What the P2m says decides; this spares looks at it while nothing happens.
+    pub fn take_changed(&self) -> bool {
+        self.has_changed.load(Ordering::Relaxed) && self.has_changed.swap(false, Ordering::Relaxed)
     }
 
     /// Ends the move of a piece that is copied, with the VM's memory locked for writing. The piece, the first of the frames that it is to be

@@ -3,7 +3,7 @@
 //! Until it is settled the piece is in no plan and not split, and a run of fast memory is reserved for it, which goes back with
 //! [`Tiers::settle_piece`], or when the VM ends.
 //!
-//! Two ways, by [`Stage`]: the piece stays readable where it is, and is given up at the first write; one that was written lately leaves the
+//! Two ways, by [`Stage`]: the piece stays readable all the time, and is given up at the first write; one that was written lately leaves the
 //! tables first, and each page comes back when it is accessed, so that writes do not matter. `vm::tiers` looks after both.
 
 use super::large::Plan;
@@ -14,8 +14,6 @@ use super::{Outcome, Tiers, Work};
 
 /// Pages of a part, which takes 8192 instructions: not more than the first page of a large leaf that is split for it.
 pub const PART: u64 = 16;
-/// Pages after which `vm::tiers` looks whether the piece was written.
-pub const LOOK: u64 = 4 * PART;
 
 /// How far a piece is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

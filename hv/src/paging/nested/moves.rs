@@ -252,23 +252,37 @@ impl<'a, F: Modelled> Machine<'a, F> {
             self.moved[6] += 1;
             return self.accesses();
         }
-        let change = self.p2m.take_out_piece(Gpa(0), from).unwrap();
-        assert!(migration.add_piece(all, is_copied));
-        self.follow(change);
-        if self.random.once_in(4) {
-            self.accesses()?;
-        }
-        migration.forgotten();
-        self.accesses()?;
-        while let Some(n) = migration.copy_part(1 + self.random.draw() % 3) {
-            if n < 2 * USED {
+        let held = |machine: &Self| -> Vec<u64> {
+            (0..USED).map(|n| machine.host.load(Hpa(from.base().0 + n * PAGE))).collect()
+        };
+        let (piece, frame, held) = if is_copied || way == Way::Discard {
+            let _a_twin_has_overlooked_a_write = self.p2m.protect_piece(Gpa(0), from);
+            let change = self.p2m.replace_piece(Gpa(0), from, to).unwrap();
+            self.follow(change);
+            if way != Way::In {
+                self.p2m.unprotect_piece(Gpa(0), to);
+            }
+            (all, to, held(self))
+        } else {
+            let change = self.p2m.take_out_piece(Gpa(0), from).unwrap();
+            assert!(migration.add_piece(all));
+            self.follow(change);
+            if self.random.once_in(4) {
                 self.accesses()?;
             }
-        }
-        let (piece, frame, is_clean) = migration.end_piece().unwrap();
-        let held: Vec<u64> = (0..USED).map(|n| self.host.load(Hpa(from.base().0 + n * PAGE))).collect();
-        assert!(self.p2m.put_piece(Gpa(0), frame, is_clean).is_some());
-        self.follow(joined);
+            migration.forgotten();
+            self.accesses()?;
+            while let Some(n) = migration.copy_part(1 + self.random.draw() % 3) {
+                if n < 2 * USED {
+                    self.accesses()?;
+                }
+            }
+            let (piece, frame, is_clean) = migration.end_piece().unwrap();
+            let held = held(self);
+            assert!(self.p2m.put_piece(Gpa(0), frame, is_clean).is_some());
+            self.follow(joined);
+            (piece, frame, held)
+        };
         let moved = frame != piece.from;
         self.moved[3 + usize::from(!moved)] += 1;
         self.moved[5] += u64::from(moved && piece.way == Way::Discard);

@@ -36,7 +36,7 @@ impl<M: TableMemory> P2m<M> {
         self.directory.forget(page);
         let mut was = OldFrames::NONE;
         was.add(frame, 1);
-        Some(Changed { range: GpaRange::page(page), was })
+        Some(Changed::new(GpaRange::page(page), was))
     }
 
     /// Pages of it may move from now on: accesses to one that is absent ask `migration`. A VM has this or a pager.

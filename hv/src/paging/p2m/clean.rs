@@ -36,6 +36,7 @@ impl<M: TableMemory> P2m<M> {
             _ => None,
         };
         let _changed = self.table.change_leaf(gpa, written);
+        self.migration.iter().for_each(|migration| migration.changed(gpa.frame(), 1));
     }
 
     /// The cache domain that a clean page is mapped to, if any, and its frame.

@@ -10,7 +10,7 @@ use super::{P2m, P2mEntry, P2mKind};
 use crate::arch::addr::{Gpa, Hfn, Hpa, PAGE_SIZE, PageSize};
 use crate::mem::table_memory::TableMemory;
 use crate::mem::tier::migration::PIECE;
-use crate::paging::range::{Changed, Flush, GpaRange, OldFrames};
+use crate::paging::range::{Changed, Flush, GpaRange, Kept, OldFrames};
 
 const SIZE: PageSize = PageSize::Size2M;
 
@@ -81,9 +81,28 @@ impl<M: TableMemory> P2m<M> {
             return None;
         }
         let _software_tables_need_none = self.table.map(range, to, P2mKind::Clean { home }).ok()?;
+        self.piece_changed(range, frame, Kept::Reads)
+    }
+
+    fn piece_changed(&mut self, range: GpaRange, frame: Hfn, kept: Kept) -> Option<Changed> {
         let mut was = OldFrames::NONE;
         was.add(frame, PIECE);
-        self.changed(range, was, Ok(Flush::None)).ok()
+        let changed = self.changed(range, was, Ok(Flush::None)).ok()?;
+        Some(Changed { kept, ..changed })
+    }
+
+    /// Puts a clean piece that is in frames from `from` on into other ones, whose contents are the same. It stays clean; with the P2m
+    /// borrowed exclusively until the engines have followed the caller may make it plain RAM ([`P2m::unprotect_piece`]). `None`: it is not
+    /// there as one, or was written; it stays as it is.
+    pub fn replace_piece(&mut self, start: Gpa, from: Hfn, to: Hfn) -> Option<Changed> {
+        let range = piece(start)?;
+        let (at, kind) = self.table.whole(start)?;
+        if at.frame() != from || !matches!(kind, P2mKind::Clean { .. }) {
+            return None;
+        }
+        // An error: a leaf of 1 GiB could not be split, and nothing has changed.
+        let _software_tables_need_none = self.table.map(range, to.base(), kind).ok()?;
+        self.piece_changed(range, from, Kept::ReadsAt(to))
     }
 
     /// Ends that before the copy is complete: what is still clean of the piece in these frames is plain RAM. The engines need not know,
@@ -120,9 +139,7 @@ impl<M: TableMemory> P2m<M> {
         // An error: a leaf of 1 GiB could not be split, and nothing has changed.
         let _software_tables_need_none =
             self.table.map(range, Hpa(start.0), P2mKind::Absent { home }).ok()?;
-        let mut was = OldFrames::NONE;
-        was.add(frame, PIECE);
-        self.changed(range, was, Ok(Flush::None)).ok()
+        self.piece_changed(range, frame, Kept::Nothing)
     }
 
     /// Gives the pages of an absent piece leaves of their own, before one of them is attached.
@@ -163,7 +180,7 @@ impl<M: TableMemory> P2m<M> {
     /// may use larger leaves. Translations stay the same, but that some may be written now.
     pub fn join(&mut self, start: Gpa) -> Option<(Hfn, bool, Changed)> {
         let range = piece(start)?;
-        let changed = Changed { range, was: OldFrames::NONE };
+        let changed = Changed::new(range, OldFrames::NONE);
         if let Some((frame, is_clean)) = self.movable_piece(start) {
             let kind = self.table.whole(start)?.1;
             self.make_large(range, frame, kind)?;

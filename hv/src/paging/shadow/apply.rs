@@ -1,4 +1,5 @@
-//! Changes of the P2m: whatever was made from memory that is elsewhere now, or not writable any more, goes, and nothing else.
+//! Changes of the P2m: whatever was made from memory that is elsewhere now, or not writable any more, goes, and nothing else. Of memory
+//! that moves as 2 MiB leaves stay ([`Kept`]).
 //!
 //! A change says which host frames its range was in ([`OldFrames`](crate::paging::range::OldFrames)). The reverse maps name the
 //! leaves of each, and the table of numbers the shadow pages whose guest table is there. What has become memory needs nothing:
@@ -20,7 +21,7 @@ use crate::arch::addr::{Gpa, Hfn};
 use crate::mem::table_memory::TableMemory;
 use crate::paging::format::PteFormat;
 use crate::paging::guest_walk::PagingKind;
-use crate::paging::range::{Changed, GpaRange, OldFrames};
+use crate::paging::range::{Changed, GpaRange, Kept, OldFrames};
 
 /// Frames that are looked up one by one. For more, one look at all pages in use is cheaper.
 const FEW: u64 = 4096;
@@ -51,8 +52,10 @@ impl<M: TableMemory, F: PteFormat> Shadow<M, F> {
         self.views.iter_mut().for_each(View::forget_roots);
         let mut zapped = false;
         if are_few {
-            for (start, frames) in runs() {
-                zapped |= self.forget_run(start, frames);
+            for change in changes() {
+                for &(start, frames) in change.was.runs().into_iter().flatten() {
+                    zapped |= self.follow_run(start, frames, change.kept);
+                }
             }
         } else if let Some(runs) = many.as_ref().and_then(OldFrames::runs) {
             for id in self.pool.tables_in(runs) {
@@ -85,25 +88,38 @@ impl<M: TableMemory, F: PteFormat> Shadow<M, F> {
         self.pool.has_tables_near(frame)
     }
 
-    /// Nothing leads to these frames any more, and nothing is made from tables there. Whether anything was.
-    fn forget_run(&mut self, first: Hfn, frames: u64) -> bool {
+    /// Nothing leads to these frames any more but what may be `kept`, and nothing is made from tables there. Whether anything was.
+    fn follow_run(&mut self, first: Hfn, frames: u64, kept: Kept) -> bool {
         let mut any = false;
         let (mut from, end) = (first.0, first.0 + frames);
         while from < end {
             // What concerns 2 MiB as a whole is asked once.
             let next = end.min((from | (LARGE_FRAMES - 1)) + 1);
-            if self.pool.has_tables_near(Hfn(from)) {
-                for frame in from..next {
-                    while let Some(id) = self.pool.nth_shadow(Hfn(frame), 0) {
-                        self.free(id);
-                        any = true;
-                    }
+            any |= match kept {
+                // The guest's tables are where they were.
+                Kept::Reads => self.pool.keep_reads(Hfn(from), next - from),
+                Kept::ReadsAt(to) if frames == LARGE_FRAMES && !self.pool.has_tables_near(first) => {
+                    self.pool.lead_to(first, to)
                 }
-            }
-            any |= self.pool.unmap(Hfn(from), next - from);
+                _ => self.forget_run(Hfn(from), next - from),
+            };
             from = next;
         }
         any
+    }
+
+    /// The same of all that leads to frames in the same 2 MiB.
+    fn forget_run(&mut self, first: Hfn, frames: u64) -> bool {
+        let mut any = false;
+        if self.pool.has_tables_near(first) {
+            for frame in first.0..first.0 + frames {
+                while let Some(id) = self.pool.nth_shadow(Hfn(frame), 0) {
+                    self.free(id);
+                    any = true;
+                }
+            }
+        }
+        self.pool.unmap(first, frames) | any
     }
 
     /// Faults read the page-directory pointers in `range` again; whether any were in use.

@@ -21,6 +21,7 @@ mod chunks;
 mod claims;
 mod entries;
 mod grow;
+mod kept;
 mod leaves;
 mod limit;
 mod page;

@@ -26,6 +26,11 @@ enum Action<A> {
 trait Edit<A> {
     /// What to do with an entry of a table of `level`, of which `part` is in the range (`whole`: all).
     fn action(&self, old: Entry<A>, level: u8, part: GpaRange, whole: bool) -> Action<A>;
+
+    /// What all entries of a table of level 1 become, which is in the range as a whole: leaves to neighbours, from here on.
+    fn fills(&self, _part: GpaRange) -> Option<(Hpa, A)> {
+        None
+    }
 }
 
 struct Map<A> {
@@ -50,6 +55,10 @@ impl<A: Copy + PartialEq> Edit<A> for Map<A> {
         } else {
             Action::Descend
         }
+    }
+
+    fn fills(&self, part: GpaRange) -> Option<(Hpa, A)> {
+        Some((Hpa(self.to.0 + (part.start.0 - self.from.0)), self.attr))
     }
 }
 
@@ -166,6 +175,13 @@ impl<F: PteFormat, M: TableMemory> Table<F, M> {
                         Entry::Empty => self.add_table(table, index)?,
                         Entry::Leaf { .. } => self.split_leaf(table, index, level)?,
                     };
+                    if level == 2
+                        && part.len() == span(level)
+                        && let Some((to, attr)) = edit.fills(part)
+                    {
+                        flush = flush.and(self.fill(child, part, to, attr));
+                        continue;
+                    }
                     flush = flush.and(self.edit(child, level - 1, part, edit)?);
                     // The last one below has gone: a table that leads nowhere would only cost memory and steps of walks.
                     if self.is_empty(child) {
@@ -214,6 +230,49 @@ impl<F: PteFormat, M: TableMemory> Table<F, M> {
                 Err(now) => raw = now,
             }
         }
+    }
+
+    /// Makes all entries of a table of level 1, which spans `part`, leaves to neighbours. As [`Table::set`] does it one by one; but most
+    /// entries were alike, and so what comes of them is known from the one before.
+    fn fill(&mut self, table: Hfn, part: GpaRange, to: Hpa, attr: F::Attr) -> Flush {
+        let kept_bits = F::ACCESSED | F::DIRTY | F::JOINED | F::JOINED_IDLE;
+        let first = F::leaf(to, 1, attr);
+        // Of an entry without its number: the bits that stay, and whether processors may remember it.
+        let (mut last, mut becomes) = (first, (kept_bits, false));
+        let mut changed: Option<(u64, u64)> = None;
+        for n in 0..ENTRIES {
+            let at = n as u64 * span(1);
+            debug_assert_eq!(first + at, F::leaf(Hpa(to.0 + at), 1, attr));
+            let mut raw = self.memory.load(table, n);
+            loop {
+                let old = (raw & !kept_bits).wrapping_sub(at);
+                if old == first {
+                    break;
+                }
+                if old != last {
+                    last = old;
+                    becomes = match F::decode(raw, 1) {
+                        Entry::Leaf { to: old_to, attr: old } if old_to.0 == to.0 + at => {
+                            (kept_bits, old.must_flush(attr))
+                        }
+                        Entry::Leaf { attr: old, .. } => (0, old.is_present()),
+                        _ => (0, false),
+                    };
+                }
+                let (kept, flush) = becomes;
+                match self.memory.compare_exchange(table, n, raw, first + at | raw & kept) {
+                    Ok(()) if flush => {
+                        changed = Some((changed.map_or(at, |(from, _)| from), at + span(1)));
+                        break;
+                    }
+                    Ok(()) => break,
+                    // The processor set an accessed or dirty bit meanwhile.
+                    Err(now) => raw = now,
+                }
+            }
+        }
+        let range = |(from, end)| GpaRange { start: Gpa(part.start.0 + from), end: Gpa(part.start.0 + end) };
+        changed.filter(|_| F::HARDWARE).map_or(Flush::None, |changed| Flush::Range(range(changed)))
     }
 
     fn add_table(&mut self, table: Hfn, index: usize) -> Result<Hfn, MapError> {

@@ -1,15 +1,15 @@
 //! Pieces of 2 MiB: they move as one, in the order of a batch of pages, and their leaves are joined.
 //!
 //! The copy is made in parts, while the guest runs in between ([`parts`](crate::mem::tier::parts)). First the piece loses the right to
-//! be written, everywhere, and can be read where it is. When all is copied it leaves the tables, and comes back in its new frames. At the
-//! first write before that the copy is given up ([`P2m::translate_to_write`](crate::paging::p2m::P2m::translate_to_write) has made the
-//! piece plain RAM, which the next part sees). A piece that was written lately leaves the tables first: what is accessed is copied then, and
-//! present in a small leaf until all is. The large leaf comes with the memory locked for writing, when nothing is left to copy. It needs a
-//! flush if small leaves were made meanwhile, whose table goes.
+//! be written, everywhere, and can be read where it is. When all is copied, all that leads to it leads to the copy. At the first write
+//! before that the copy is given up ([`P2m::translate_to_write`](crate::paging::p2m::P2m::translate_to_write) has made the piece plain
+//! RAM, which the next part sees). A piece that was written lately leaves the tables first: what is accessed is copied then, and present in
+//! a small leaf until all is. The large leaf comes with the memory locked for writing, when nothing is left to copy. It needs a flush if
+//! small leaves were made meanwhile, whose table goes.
 
 use crate::arch::addr::Hfn;
 use crate::mem::tier::migration::{Move, PIECE, Way};
-use crate::mem::tier::parts::{LOOK, Moving, PART, Stage};
+use crate::mem::tier::parts::{Moving, PART, Stage};
 use crate::mem::tier::task::{PieceWish, Task};
 use crate::mem::tier::{Outcome, Tiers};
 use crate::paging::format::{NestedAttr, PteFormat};
@@ -26,32 +26,38 @@ impl<F: PteFormat<Attr = NestedAttr>, M: HostMemory> Vm<F, M> {
     }
 
     fn begin_move(&self, tiers: &Tiers, wish: &PieceWish, vcpu: u32, work: &mut u32) -> MapChanges {
-        match self.withdraw(tiers, wish, None, vcpu, work) {
-            Ok((all, Stage::Absent, changes)) if all.way == Way::Discard => {
-                self.arrive(tiers, wish, changes, vcpu, work)
-            }
-            Ok((all, stage, changes)) => {
+        let found = self.read_memory(work).p2m.movable_piece(wish.page.base());
+        let begun =
+            found.ok_or(Outcome::Pinned).and_then(|found| to_move(tiers, wish, found)).and_then(|all| {
+                if all.way == Way::Discard {
+                    let changes = self.replace(&all, vcpu, work)?;
+                    tiers.settle_piece(wish, Outcome::Discarded, true);
+                    return Ok(changes);
+                }
+                let (stage, changes) = self.withdraw(tiers, wish, &all, vcpu, work)?;
                 tiers.migration.claim(&all);
                 tiers.set_stage(wish, all, stage);
-                changes
-            }
-            Err(outcome) => {
-                tiers.settle_piece(wish, outcome, false);
-                MapChanges::default()
-            }
-        }
+                Ok(changes)
+            });
+        begun.unwrap_or_else(|outcome| {
+            tiers.settle_piece(wish, outcome, false);
+            MapChanges::default()
+        })
     }
 
     /// The next part of the piece that is on its way.
     pub(super) fn go_on(&self, tiers: &Tiers, moving: &Moving, vcpu: u32, work: &mut u32) -> MapChanges {
         let wish = &moving.wish;
         match moving.stage {
-            Stage::Protected(PIECE) => match self.withdraw(tiers, wish, Some(&moving.all), vcpu, work) {
-                Ok((_, _, changes)) => self.arrive(tiers, wish, changes, vcpu, work),
+            Stage::Protected(PIECE) => match self.replace(&moving.all, vcpu, work) {
+                Ok(changes) => {
+                    tiers.settle_piece(wish, there(&moving.all), true);
+                    changes
+                }
                 Err(outcome) => self.give_up(tiers, moving, outcome, work),
             },
-            Stage::Protected(done) => {
-                if done.is_multiple_of(LOOK) {
+            Stage::Protected(_) => {
+                if tiers.migration.take_changed() {
                     let found = self.read_memory(work).p2m.movable_piece(wish.page.base());
                     if let Err(outcome) = is_untouched(found, moving.all.from) {
                         return self.give_up(tiers, moving, outcome, work);
@@ -79,48 +85,69 @@ impl<F: PteFormat<Attr = NestedAttr>, M: HostMemory> Vm<F, M> {
         MapChanges::default()
     }
 
-    /// The piece leaves the P2m, the tables and all processors, or is write-protected in all of them. `protected`: it was, and is copied.
+    /// The piece is write-protected in the P2m, the tables and all processors, or leaves them if it was written lately.
     fn withdraw(
         &self,
         tiers: &Tiers,
         wish: &PieceWish,
-        protected: Option<&Move>,
+        all: &Move,
         vcpu: u32,
         work: &mut u32,
-    ) -> Result<(Move, Stage, MapChanges), Outcome> {
+    ) -> Result<(Stage, MapChanges), Outcome> {
         let start = wish.page.base();
-        let (all, stage, change, flush, retired, host) = {
+        let (stage, change, flush, retired, host) = {
             let mut memory = self.lock_memory(work);
             let Memory { p2m, nested, host, .. } = &mut *memory;
-            let found = p2m.movable_piece(start);
-            let all = match protected {
-                Some(all) => is_untouched(found, all.from).map(|()| *all)?,
-                None => to_move(tiers, wish, found.ok_or(Outcome::Pinned)?)?,
-            };
-            let mut shadow = self.lock_shadow(vcpu, work);
-            if shadow.as_mut().is_some_and(|shadow| shadow.has_tables_near(all.from)) {
+            if self.has_tables(all, vcpu, work) {
                 return Err(Outcome::Pinned);
             }
-            drop(shadow);
-            let leaves = protected.is_some() || wish.was_written || all.way == Way::Discard;
-            let (stage, change) = if leaves {
+            let (stage, change) = if wish.was_written {
                 (Stage::Absent, p2m.take_out_piece(start, all.from).ok_or(Outcome::Pinned)?)
             } else {
                 (Stage::Protected(0), p2m.protect_piece(start, all.from).ok_or(Outcome::Pinned)?)
             };
-            if leaves && !tiers.migration.add_piece(all, protected.is_some()) {
-                // Nothing has been told of it.
-                let _as_it_was = p2m.put_piece(start, all.from, all.way == Way::Discard);
-                return Err(Outcome::Busy);
+            match stage {
+                Stage::Absent if !tiers.migration.add_piece(*all) => {
+                    // Nothing has been told of it.
+                    let _as_it_was = p2m.put_piece(start, all.from, false);
+                    return Err(Outcome::Busy);
+                }
+                Stage::Protected(_) => tiers.migration.watch(wish.page),
+                _ => {}
             }
-            (all, stage, change, nested.remove_memory(p2m, change), nested.take_retired(), host.clone())
+            (stage, change, nested.remove_memory(p2m, change), nested.take_retired(), host.clone())
         };
         let changes = self.translations_changed(vcpu, work, &[change], flush);
         retired.free(&host);
         if stage == Stage::Absent {
             tiers.migration.forgotten();
         }
-        Ok((all, stage, changes))
+        Ok((stage, changes))
+    }
+
+    /// A piece that cannot be written and has a copy is where the copy is. The memory stays locked until all processors have forgotten
+    /// where it was: whoever could write the copy before would not be seen by those that still read the other frames.
+    fn replace(&self, all: &Move, vcpu: u32, work: &mut u32) -> Result<MapChanges, Outcome> {
+        let start = all.page.base();
+        let mut memory = self.lock_memory(work);
+        let Memory { p2m, nested, host, .. } = &mut *memory;
+        is_untouched(p2m.movable_piece(start), all.from)?;
+        if self.has_tables(all, vcpu, work) {
+            return Err(Outcome::Pinned);
+        }
+        let change = p2m.replace_piece(start, all.from, all.to).ok_or(Outcome::Pinned)?;
+        let flush = nested.remove_memory(p2m, change);
+        let changes = self.translations_changed(vcpu, work, &[change], flush);
+        nested.take_retired().free(host);
+        if all.way != Way::In {
+            p2m.unprotect_piece(start, all.to);
+        }
+        Ok(changes)
+    }
+
+    /// Whether there are shadowed tables of the guest in a piece: their loss costs the faults that fill all their shadow pages again.
+    fn has_tables(&self, all: &Move, vcpu: u32, work: &mut u32) -> bool {
+        self.lock_shadow(vcpu, work).as_ref().is_some_and(|shadow| shadow.has_tables_near(all.from))
     }
 
     /// Nothing is left to copy: the piece comes back as one.
@@ -143,12 +170,7 @@ impl<F: PteFormat<Attr = NestedAttr>, M: HostMemory> Vm<F, M> {
             };
             let was_accessed = p2m.leaf_range(start).len() < PIECE << 12;
             let is_whole = p2m.put_piece(start, frame, is_clean).is_some();
-            let outcome = match all.way {
-                _ if frame == all.from => Outcome::Busy,
-                Way::In => Outcome::Moved(all.from),
-                Way::Back => Outcome::Moved(all.to),
-                Way::Discard => Outcome::Discarded,
-            };
+            let outcome = if frame == all.from { Outcome::Busy } else { there(&all) };
             (all, outcome, is_whole, was_accessed)
         };
         if was_accessed {
@@ -211,6 +233,15 @@ fn to_move(tiers: &Tiers, wish: &PieceWish, (from, is_clean): (Hfn, bool)) -> Re
     if is_there { Ok(Move { page: wish.page, from, to, way }) } else { Err(Outcome::Pinned) }
 }
 
+/// What has become of a piece that is in its new frames.
+fn there(all: &Move) -> Outcome {
+    match all.way {
+        Way::In => Outcome::Moved(all.from),
+        Way::Back => Outcome::Moved(all.to),
+        Way::Discard => Outcome::Discarded,
+    }
+}
+
 /// Whether a piece that was write-protected in these frames has been neither written nor changed.
 fn is_untouched(found: Option<(Hfn, bool)>, from: Hfn) -> Result<(), Outcome> {
     match found {
@@ -224,5 +255,5 @@ fn is_untouched(found: Option<(Hfn, bool)>, from: Hfn) -> Result<(), Outcome> {
 fn present(wish: &PieceWish) -> Changed {
     let start = wish.page.base();
     let range = GpaRange::new(start, PIECE << 12).unwrap_or(GpaRange { start, end: start });
-    Changed { range, was: OldFrames::NONE }
+    Changed::new(range, OldFrames::NONE)
 }

@@ -80,7 +80,7 @@ pub fn change_p2m(random: &mut Random, p2m: &mut Guest) -> (GpaRange, Changed) {
         // The pager has no part of that.
         5 | 6 if p2m.is_paged() => p2m.map_ram(range, place, true),
         7 => p2m.set_writable(range, random.once_in(2)),
-        8 => p2m.split(range, PageSize::Size4K).map(|()| Changed { range, was: OldFrames::NONE }),
+        8 => p2m.split(range, PageSize::Size4K).map(|()| Changed::new(range, OldFrames::NONE)),
         5 | 6 => p2m.map_ram(all, HOST, true).map(|changed| changed.and(p2m.merge(all))),
         _ => p2m.map_ram(range, place, true),
     };

@@ -132,13 +132,23 @@ impl Mover {
 
 /// The 2 MiB with the tables, while they move as one.
 impl Mover {
-    /// Before the first step, if they are in one place and have to be copied: they are write-protected.
-    pub fn protect_piece(&self, p2m: &mut Guest, omits: Omits) -> Option<Changed> {
+    /// The first step of a move without absence, if they are in one place: they are write-protected if they have to be copied.
+    pub fn protect_piece(&self, p2m: &mut Guest, omits: Omits) -> Option<Option<Changed>> {
         let _the_same_translations = p2m.join(Gpa(0));
-        let piece = layout::migrates_whole(p2m).filter(|piece| piece.way != Way::Discard)?;
+        let mut piece = layout::migrates_whole(p2m)?;
+        if omits == Omits::DiscardDirty && piece.way == Way::Back {
+            piece.way = Way::Discard;
+        }
         self.forgets.store(omits == Omits::LoseCopy, Ordering::Relaxed);
         *self.moves.borrow_mut() = vec![piece];
-        Some(p2m.protect_piece(piece.page.base(), piece.from).expect("it was just there"))
+        let change = p2m.protect_piece(piece.page.base(), piece.from);
+        assert!(change.is_some() || piece.way == Way::Discard, "it was just there");
+        Some(change)
+    }
+
+    /// Whether there is something to copy.
+    pub fn is_copied(&self) -> bool {
+        self.moves.borrow()[0].way != Way::Discard
     }
 
     /// Copies a part of them from page `n` on, where they still are; how many pages.
@@ -148,28 +158,50 @@ impl Mover {
         self.migration.copy_aside(&self.moves.borrow()[0], n, most)
     }
 
-    /// The first step, if they are in one place, and were not written since they were `protected`: they become absent.
-    pub fn take_piece_out(&self, p2m: &mut Guest, omits: Omits, protected: bool) -> Option<Changed> {
-        let piece = if protected {
-            let piece = self.moves.borrow()[0];
-            let found = p2m.movable_piece(piece.page.base());
-            if found != Some((piece.from, true)) && omits != Omits::StaleCopy {
-                p2m.unprotect_piece(piece.page.base(), piece.from);
-                assert_eq!(p2m.movable_piece(piece.page.base()), Some((piece.from, false)));
-                return None;
+    /// Has them in their other place, with contents that were copied there: if nothing was written since they were protected, or there was
+    /// nothing to copy. `None`: they stay.
+    ///
+    /// # Errors
+    /// They have other contents there.
+    pub fn replace_piece(
+        &self,
+        p2m: &mut Guest,
+        host: &VecHost,
+        omits: Omits,
+    ) -> Result<Option<Changed>, String> {
+        let piece = self.moves.borrow()[0];
+        let start = piece.page.base();
+        if p2m.movable_piece(start) != Some((piece.from, true)) {
+            if omits != Omits::StaleCopy {
+                p2m.unprotect_piece(start, piece.from);
+                assert_eq!(p2m.movable_piece(start), Some((piece.from, false)));
+                return Ok(None);
             }
-            piece
-        } else {
-            // Small leaves in one place are as good.
-            let _the_same_translations = p2m.join(Gpa(0));
-            let mut piece = layout::migrates_whole(p2m)?;
-            if omits == Omits::DiscardDirty && piece.way == Way::Back {
-                piece.way = Way::Discard;
-            }
-            piece
-        };
+            let _it_is_clean_again = p2m.protect_piece(start, piece.from);
+        }
+        let was = |frame: Hfn| (0..layout::TABLES).map(move |n| page_at(host, Hfn(frame.0 + n).base()));
+        if !was(piece.from).eq(was(piece.to)) {
+            return Err(format!("{:?} has come to {:?} with other contents", piece.page, piece.to));
+        }
+        Ok(p2m.replace_piece(start, piece.from, piece.to))
+    }
+
+    /// All engines and processors know their place: the old one may be used for something else.
+    pub fn replaced(&self, p2m: &mut Guest) {
+        let piece = self.moves.borrow()[0];
+        if piece.way != Way::In {
+            p2m.unprotect_piece(piece.page.base(), piece.to);
+            self.hosts.iter().for_each(|host| host.fill(piece.from.base(), PIECE * PAGE_SIZE, 0xa5));
+        }
+    }
+
+    /// The first step, if they are in one place: they become absent.
+    pub fn take_piece_out(&self, p2m: &mut Guest) -> Option<Changed> {
+        // Small leaves in one place are as good.
+        let _the_same_translations = p2m.join(Gpa(0));
+        let piece = layout::migrates_whole(p2m).filter(|piece| piece.way != Way::Discard)?;
         let change = p2m.take_out_piece(piece.page.base(), piece.from).expect("it was just there");
-        assert!(self.migration.add_piece(piece, protected));
+        assert!(self.migration.add_piece(piece));
         *self.moves.borrow_mut() = vec![piece];
         Some(change)
     }
@@ -214,7 +246,7 @@ impl Mover {
             }
         }
         let range = GpaRange::new(piece.page.base(), PIECE * PAGE_SIZE).expect("a small range");
-        Ok(Changed { range, was: OldFrames::NONE })
+        Ok(Changed::new(range, OldFrames::NONE))
     }
 }
 
@@ -233,14 +265,12 @@ impl<F: Modelled> Oracle<'_, F> {
         }
         self.compare()?;
         let omits = self.machine.omits;
-        let protected = random.once_in(2) && self.copy_protected(mover, random)?;
-        let Some(change) = mover.take_piece_out(&mut self.p2m, omits, protected) else { return Ok(()) };
-        self.log(|| format!("    moving: {:x?}", mover.moves.borrow()));
-        if omits == Omits::MoveFlush {
-            self.machine.omits = Omits::Flush;
+        if !random.once_in(3) && self.copy_protected(mover, random)? {
+            return self.replace_piece(mover, random);
         }
-        self.p2m_changed(&[change]);
-        self.machine.omits = omits;
+        let Some(change) = mover.take_piece_out(&mut self.p2m) else { return Ok(()) };
+        self.log(|| format!("    moving: {:x?}", mover.moves.borrow()));
+        self.piece_changed(change);
         let probe = random.draw() as usize % self.probes.len();
         let access = random.access(self.state.cpl);
         if random.once_in(4) {
@@ -249,9 +279,6 @@ impl<F: Modelled> Oracle<'_, F> {
         }
         let held = mover.piece_forgotten(&self.machine.host, omits);
         let early = random.draw() % (2 * PIECE);
-        for n in (0..layout::TABLES).filter(|_| protected) {
-            mover.check_piece(&self.p2m, &self.machine.host, &held, n)?;
-        }
         while let Some(n) = mover.migration.copy_part(1) {
             mover.check_piece(&self.p2m, &self.machine.host, &held, n)?;
             if n == early {
@@ -267,18 +294,26 @@ impl<F: Modelled> Oracle<'_, F> {
         Ok(())
     }
 
-    /// They are copied in parts while the guest goes on, which may write them. False: they have to be copied later.
-    fn copy_protected(&mut self, mover: &Mover, random: &mut Random) -> Result<bool, String> {
+    /// The engine follows a step of a move.
+    fn piece_changed(&mut self, change: Changed) {
         let omits = self.machine.omits;
-        let Some(change) = mover.protect_piece(&mut self.p2m, omits) else { return Ok(false) };
-        self.log(|| format!("    copying: {:x?}", mover.moves.borrow()));
         if omits == Omits::MoveFlush {
             self.machine.omits = Omits::Flush;
         }
         self.p2m_changed(&[change]);
         self.machine.omits = omits;
+    }
+
+    /// They are copied in parts while the guest goes on, which may write them. False: they are not in one place.
+    fn copy_protected(&mut self, mover: &Mover, random: &mut Random) -> Result<bool, String> {
+        let omits = self.machine.omits;
+        let Some(change) = mover.protect_piece(&mut self.p2m, omits) else { return Ok(false) };
+        self.log(|| format!("    copying: {:x?}", mover.moves.borrow()));
+        if let Some(change) = change {
+            self.piece_changed(change);
+        }
         let mut done = 0;
-        while done < PIECE {
+        while mover.is_copied() && done < PIECE {
             done += mover.copy_aside(done);
             if random.once_in(4) {
                 let probe = random.draw() as usize % self.probes.len();
@@ -291,6 +326,19 @@ impl<F: Modelled> Oracle<'_, F> {
             }
         }
         Ok(true)
+    }
+
+    /// The end of that.
+    fn replace_piece(&mut self, mover: &Mover, random: &mut Random) -> Result<(), String> {
+        let host = self.machine.host.clone();
+        let Some(change) = mover.replace_piece(&mut self.p2m, &host, self.machine.omits)? else {
+            return Ok(());
+        };
+        self.piece_changed(change);
+        mover.replaced(&mut self.p2m);
+        let probe = random.draw() as usize % self.probes.len();
+        self.access(probe, self.probes[probe].gva, random.access(self.state.cpl))?;
+        self.compare()
     }
 
     /// All leaves that lead to the 2 MiB with the tables become small.

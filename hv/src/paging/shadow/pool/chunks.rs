@@ -62,7 +62,7 @@ impl Record {
     #[inline(always)]
     pub(super) fn write(self, memory: &impl TableMemory, payload: u64, after: u32, before: u32) {
         memory.store(self.frame, self.word, payload);
-        memory.store(self.frame, self.word | 1, u64::from(before) << 32 | u64::from(after));
+        self.set_neighbours(memory, after, before);
     }
 
     /// For a leaf, what the guest's entry was when this was filled; otherwise the page it points to.
@@ -90,15 +90,20 @@ impl Record {
     }
 
     #[inline(always)]
+    pub(super) fn set_neighbours(self, memory: &impl TableMemory, after: u32, before: u32) {
+        memory.store(self.frame, self.word | 1, u64::from(before) << 32 | u64::from(after));
+    }
+
+    #[inline(always)]
     pub(super) fn set_after(self, memory: &impl TableMemory, after: u32) {
         let (_, before) = self.neighbours(memory);
-        memory.store(self.frame, self.word | 1, u64::from(before) << 32 | u64::from(after));
+        self.set_neighbours(memory, after, before);
     }
 
     #[inline(always)]
     pub(super) fn set_before(self, memory: &impl TableMemory, before: u32) {
         let (after, _) = self.neighbours(memory);
-        memory.store(self.frame, self.word | 1, u64::from(before) << 32 | u64::from(after));
+        self.set_neighbours(memory, after, before);
     }
 }
 

@@ -13,7 +13,7 @@ use crate::paging::format::PteFormat;
 use crate::paging::tree_key::TreeKey;
 
 /// Heads of lists that are looked at together.
-const TOGETHER: usize = 8;
+pub(super) const TOGETHER: usize = 8;
 
 /// What is changed when leaves go.
 struct Parts<'a, M> {
@@ -79,7 +79,7 @@ impl<M: TableMemory, F: PteFormat> Pool<M, F> {
 
 /// Whether no list has a leaf.
 #[inline(always)]
-fn are_empty(heads: &mut [Head; TOGETHER]) -> bool {
+pub(super) fn are_empty(heads: &mut [Head; TOGETHER]) -> bool {
     // All ones: no test for each.
     heads.iter_mut().fold(NONE, |all, head| all & *head.get_mut()) == NONE
 }
@@ -159,4 +159,4 @@ impl<M: TableMemory> Parts<'_, M> {
 }
 
 #[cfg(test)]
-mod tests;
+pub(super) mod tests;

@@ -158,20 +158,15 @@ impl<F: Modelled> Several<F> {
         self.enter(w);
         self.access(w, probe, Access::READ)?;
         self.enter(v);
-        let mut protected = false;
-        if random.once_in(2) {
-            protected = self.copy_protected(v, mover, random)?;
+        if !random.once_in(3) && self.copy_protected(v, mover, random)? {
+            return self.replace_piece(v, mover, (w, probe));
         }
         let mut goes = false;
-        if omits == Omits::MoveFlush {
-            world.omits.set(Omits::Flush);
-        }
-        self.edit(v, |p2m| {
-            let change = mover.take_piece_out(p2m, omits, protected);
+        self.edit_move(v, |p2m| {
+            let change = mover.take_piece_out(p2m);
             goes = change.is_some();
-            Ok(change.into_iter().collect())
+            change
         });
-        world.omits.set(omits);
         if !goes {
             return Ok(());
         }
@@ -181,9 +176,6 @@ impl<F: Modelled> Several<F> {
         let held = mover.piece_forgotten(&world.host, omits);
         (0..2).for_each(|_| world.race());
         let every = 1 + random.draw() % 300;
-        for n in (0..layout::TABLES).filter(|_| protected) {
-            mover.check_piece(&world.p2m.borrow(), &world.host, &held, n)?;
-        }
         while let Some(n) = mover.migration.copy_part(1) {
             mover.check_piece(&world.p2m.borrow(), &world.host, &held, n)?;
             if n % every == 0 {
@@ -206,22 +198,29 @@ impl<F: Modelled> Several<F> {
         self.check()
     }
 
-    /// It is copied in parts while the others go on, which may write it. False: it has to be copied later.
-    fn copy_protected(&mut self, v: usize, mover: &Mover, random: &mut Random) -> Result<bool, Fault> {
+    /// The P2m changes for a step of a move, and the engine follows.
+    fn edit_move(&mut self, v: usize, edit: impl FnOnce(&mut Guest) -> Option<Changed>) {
         let world = self.world.clone();
         let omits = world.omits.get();
         if omits == Omits::MoveFlush {
             world.omits.set(Omits::Flush);
         }
-        let mut protected = false;
-        self.edit(v, |p2m| {
-            let change = mover.protect_piece(p2m, omits);
-            protected = change.is_some();
-            Ok(change.into_iter().collect())
-        });
+        self.edit(v, |p2m| Ok(edit(p2m).into_iter().collect()));
         world.omits.set(omits);
+    }
+
+    /// It is copied in parts while the others go on, which may write it. False: it is not in one place.
+    fn copy_protected(&mut self, v: usize, mover: &Mover, random: &mut Random) -> Result<bool, Fault> {
+        let world = self.world.clone();
+        let omits = world.omits.get();
+        let mut begun = false;
+        self.edit_move(v, |p2m| {
+            let change = mover.protect_piece(p2m, omits);
+            begun = change.is_some();
+            change.flatten()
+        });
         let mut done = 0;
-        while protected && done < PIECE {
+        while begun && mover.is_copied() && done < PIECE {
             done += mover.copy_aside(done);
             world.race();
             // This VCPU goes on, too.
@@ -230,7 +229,32 @@ impl<F: Modelled> Several<F> {
                 self.store(v, Gpa(at), random)?;
             }
         }
-        Ok(protected)
+        Ok(begun)
+    }
+
+    /// The end of that. A VCPU reads what its processor remembers.
+    fn replace_piece(&mut self, v: usize, mover: &Mover, (w, probe): (usize, usize)) -> Result<(), Fault> {
+        let world = self.world.clone();
+        let omits = world.omits.get();
+        let mut end = Ok(false);
+        self.edit_move(v, |p2m| match mover.replace_piece(p2m, &world.host, omits) {
+            Ok(change) => {
+                end = Ok(change.is_some());
+                change
+            }
+            Err(what) => {
+                end = Err(what);
+                None
+            }
+        });
+        if end? {
+            mover.replaced(&mut world.p2m.borrow_mut());
+            if w != v {
+                world.read_again(w, probe)?;
+            }
+        }
+        (0..2).for_each(|_| world.race());
+        self.check()
     }
 
     /// The P2m changes, and the engine follows.

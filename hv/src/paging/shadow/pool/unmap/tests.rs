@@ -15,7 +15,7 @@ use alloc::vec::Vec;
 const FIRST: u64 = 0x600;
 
 /// A page of level 1.
-fn page<F: PteFormat>(pool: &mut Pool<&Arena, F>, number: u64) -> PageId {
+pub(in super::super) fn page<F: PteFormat>(pool: &mut Pool<&Arena, F>, number: u64) -> PageId {
     let role = Role {
         level: 1,
         kind: PagingKind::Off,
