@@ -21,6 +21,7 @@ use crate::arch::addr::Gfn;
 use crate::arch::state::efer;
 use crate::device::{Nanos, Tsc};
 use crate::paging::engine::Engine;
+use crate::paging::format::{NestedAttr, PteFormat};
 use crate::region::Space;
 use crate::region::history::{Histories, SAMPLE_NS};
 use crate::region::regioning::{Change, Turn};
@@ -156,11 +157,14 @@ fn look<V: Virt, M: HostMemory, H: Host>(
         let ticks = host.tsc().wrapping_sub(began);
         vm.tiers.iter().for_each(|tiers| tiers.took(ticks));
         follow_changes(vcpu, changes);
-        // After a join, or on a busy development machine, pages that wait do not wait seven times as long.
-        let rotates = vm.tiers.as_ref().is_some_and(|tiers| tiers.policy() == HotPolicy::Rotate);
-        let share = if rotates { ROTATION_SHARE } else { MOVE_SHARE };
-        let wait_ns = vm.clock.nanos(Tsc(ticks)).0.saturating_mul(share).min(SOON_NS);
-        next_ns = next_ns.min(ran_ns + wait_ns);
+        next_ns = next_ns.min(ran_ns + wait_ns(vm, ticks));
+    } else if records.scans.is_joining() {
+        let began = host.tsc();
+        let changes = vm.join_part(&mut vcpu.work, records);
+        let ticks = host.tsc().wrapping_sub(began);
+        records.scans.took(ticks);
+        follow_changes(vcpu, changes);
+        next_ns = next_ns.min(ran_ns + wait_ns(vm, ticks));
     }
     if wanted.is_none() {
         return Some(next_ns).filter(|next_ns| *next_ns != u64::MAX);
@@ -184,6 +188,14 @@ fn look<V: Virt, M: HostMemory, H: Host>(
     Some(next_ns)
 }
 
+/// How long a VCPU runs after a move or a join that has taken this many ticks. On a busy development machine what waits does not wait seven
+/// times as long.
+fn wait_ns<F: PteFormat<Attr = NestedAttr>, M: HostMemory>(vm: &Vm<F, M>, ticks: u64) -> u64 {
+    let rotates = vm.tiers.as_ref().is_some_and(|tiers| tiers.policy() == HotPolicy::Rotate);
+    let share = if rotates { ROTATION_SHARE } else { MOVE_SHARE };
+    vm.clock.nanos(Tsc(ticks)).0.saturating_mul(share).min(SOON_NS)
+}
+
 /// Takes a sample of an address space if it is due at this virtual time of its, or a part of it. The time at which there is more to
 /// do.
 fn sample<V: Virt, M: HostMemory, H: Host>(
@@ -202,8 +214,7 @@ fn sample<V: Virt, M: HostMemory, H: Host>(
     let (scan, changes) = vm.sample(vcpu.id, &mut vcpu.work, records, space, now_ns);
     follow_changes(vcpu, changes);
     if records.rounds.as_mut().is_some_and(|rounds| rounds.sampled(space, scan)) {
-        let changes = vm.join_leaves(&mut vcpu.work, records.guest.partition());
-        follow_changes(vcpu, changes);
+        vm.join_leaves(&mut records.scans);
     }
     if scan.is_complete && space == Space::VM {
         let changes = vm.tier_pass(vcpu.id, &mut vcpu.work, records);

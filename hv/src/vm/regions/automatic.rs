@@ -164,11 +164,11 @@ impl<F: PteFormat<Attr = NestedAttr>, M: HostMemory> Vm<F, M> {
 
     /// What follows a phase: regions that bring nothing are given up, or the balancer's moves are made.
     pub fn end_round(&self, vcpu: u32, work: &mut u32, records: &mut Records, vm_ns: u64) -> MapChanges {
-        let Records { guest, rounds: Some(rounds), micro, .. } = &mut *records else {
+        let Records { guest, rounds: Some(rounds), micro, scans, .. } = &mut *records else {
             return MapChanges::default();
         };
         let Some(at) = self.regions.place() else { return MapChanges::default() };
-        self.tell_of_pages(work);
+        self.tell_of_pages(work, scans);
         let mut effects = Vec::new();
         let rests = |rid| micro.rests(rid, vm_ns);
         let follow = |effect| keep(&mut effects, effect);

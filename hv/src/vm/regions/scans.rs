@@ -12,19 +12,18 @@ use core::ops::Range;
 use arrayvec::ArrayVec;
 
 use super::Records;
-use crate::arch::addr::{Gfn, Gpa, Hfn, Hpa, PAGE_SHIFT};
+use crate::arch::addr::{Gfn, Gpa, Hfn, Hpa, PAGE_SHIFT, PageSize};
 use crate::mem::table_memory::TableMemory;
 use crate::paging::engine::Engine;
 use crate::paging::format::{NestedAttr, PteFormat};
 use crate::paging::nested_trees::NestedTrees;
 use crate::paging::p2m::P2m;
-use crate::paging::range::GpaRange;
+use crate::paging::range::{Flush, GpaRange};
 use crate::paging::shadow::{Shadow, TlbFlush};
-use crate::paging::table::{AccessedGroup, AccessedLarge, Touched};
+use crate::paging::table::{AccessedGroup, AccessedLarge, Found, Touched};
 use crate::paging::tree_key::TreeKey;
 use crate::region::Space;
 use crate::region::history::{AccessSource, Asked, GROUP, PIECE, Scan, TOGETHER};
-use crate::region::partition::Partition;
 use crate::vm::{HostMemory, MapChanges, Vm};
 
 /// Pieces of 2 MiB and groups of 64 frames that one part of a sample looks at: 114 MiB if all of it was accessed, 1 GiB if nothing was.
@@ -33,6 +32,8 @@ const PART: u64 = 512;
 const PART_ENTRIES: usize = 1 << 15;
 /// Bytes of RAM for which the lock of the memory is held once to change leaves.
 const PART_BYTES: u64 = 512 << 20;
+/// Pieces that are looked at for one whose leaves are to be joined.
+const JOIN_LOOKS: usize = 64;
 /// Pages of a large leaf.
 const LARGE: u64 = PIECE;
 /// A bit for each group of a piece.
@@ -71,15 +72,17 @@ pub struct Scans {
     pub groups: u64,
     /// Frames whose histories have changed.
     pub changed: u64,
-    /// Ticks of the host's TSC for all parts, without the flushes that follow.
+    /// Ticks of the host's TSC for all parts and joins, without the flushes that follow.
     pub ticks: u64,
-    /// For the longest part.
+    /// For the longest part, or the longest join.
     pub longest: u64,
     large: LargeLeaves,
     /// The address space whose sample was taken last, or a part of it.
     last: Option<Space>,
     /// That was of shadow tables, or of them, too.
     had_shadow: bool,
+    /// Small leaves are being joined, from here on.
+    joining: Option<Gpa>,
 }
 
 /// Accessed bits of the tables that the VM's VCPUs use. Agile paging uses both kinds.
@@ -283,36 +286,66 @@ impl<F: PteFormat<Attr = NestedAttr>, M: HostMemory> Vm<F, M> {
         (scan, MapChanges { flush: nested_owes || shadow_owes, root: false })
     }
 
-    /// Samples have told enough of single pages: walks are to be short again, until [`Vm::tell_of_pages`]. The caller's processor must flush.
-    /// Not where memory tiers or the pager ask for single pages at any time, nor where a piece has frames of several address spaces: the
-    /// samples of each would clear the one bit, and those of the others find it idle. The VM's leave it alone ([`Asked::is_second`]).
-    pub fn join_leaves(&self, work: &mut u32, partition: &Partition) -> MapChanges {
-        let mut changes = MapChanges::default();
-        if self.tiers.is_some() || self.pager.is_some() {
-            return changes;
+    /// Samples have told enough of single pages: walks are to be short again, until [`Vm::tell_of_pages`]. [`Vm::join_part`] sees to it. Not
+    /// where memory tiers or the pager ask for single pages at any time.
+    pub fn join_leaves(&self, scans: &mut Scans) {
+        if self.tiers.is_none() && self.pager.is_none() {
+            scans.joining = Some(Gpa(0));
         }
+    }
+
+    /// Joins the small leaves of one more piece of 2 MiB. The caller's processor must flush. Not where a piece has frames of several address
+    /// spaces: the samples of each would clear the one bit, and those of the others find it idle. The VM's leave it alone
+    /// ([`Asked::is_second`]).
+    pub fn join_part(&self, work: &mut u32, records: &mut Records) -> MapChanges {
+        let Records { guest, scans, .. } = records;
+        let Some(from) = scans.joining.take() else { return MapChanges::default() };
         let frames = |piece: GpaRange| piece.start.frame()..piece.end.frame();
-        for range in parts(self.layout.ram()) {
-            let (flush, retired, host) = {
-                let mut memory = self.lock_memory(work);
-                let flush = memory.nested.join_pieces(range, |piece| partition.has_one_clock(frames(piece)));
-                (flush, memory.nested.take_retired(), memory.host.clone())
-            };
-            if !flush.is_none() {
-                self.tell_others(work);
-                changes.flush = true;
+        let (flush, retired, host) = {
+            let mut memory = self.lock_memory(work);
+            let mut flush = Flush::None;
+            for piece in pieces(self.layout.ram(), from).take(JOIN_LOOKS) {
+                scans.joining = Some(piece.end);
+                // Large ones are passed over.
+                if memory.nested.iter().any(|(_, tree)| is_small(tree.find(piece.start))) {
+                    let partition = guest.partition();
+                    flush = memory.nested.join_pieces(piece, |piece| partition.has_one_clock(frames(piece)));
+                    break;
+                }
             }
-            retired.free(&host);
+            (flush, memory.nested.take_retired(), memory.host.clone())
+        };
+        if !flush.is_none() {
+            self.tell_others(work);
         }
-        changes
+        retired.free(&host);
+        MapChanges { flush: !flush.is_none(), root: false }
     }
 
     /// Has samples tell of single pages again where small leaves were joined.
-    pub fn tell_of_pages(&self, work: &mut u32) {
+    pub fn tell_of_pages(&self, work: &mut u32, scans: &mut Scans) {
+        scans.joining = None;
         for range in parts(self.layout.ram()) {
             self.lock_memory(work).nested.split_joined(range);
         }
     }
+}
+
+/// Whether an entry of nested tables tells of one page.
+fn is_small(found: Found<NestedAttr>) -> bool {
+    matches!(found, Found::Leaf(leaf) if leaf.size == PageSize::Size4K)
+}
+
+/// The pieces of 2 MiB of RAM from an address on.
+fn pieces(ram: impl IntoIterator<Item = Range<Gpa>>, from: Gpa) -> impl Iterator<Item = GpaRange> {
+    const SIZE: u64 = PageSize::Size2M.bytes();
+    ram.into_iter().flat_map(move |ram| {
+        let start = ram.start.max(from).align_down(SIZE).max(ram.start);
+        (start.align_down(SIZE).0..ram.end.0).step_by(SIZE as usize).map(move |at| GpaRange {
+            start: Gpa(at).max(start),
+            end: Gpa(at.saturating_add(SIZE)).min(ram.end),
+        })
+    })
 }
 
 /// Ranges of RAM for each of which the lock of the memory is held once, as for a part of a sample.
@@ -334,7 +367,12 @@ impl Scans {
         self.large = LargeLeaves::default();
     }
 
-    /// A part has taken this many ticks.
+    /// Whether [`Vm::join_part`] is to be called.
+    pub fn is_joining(&self) -> bool {
+        self.joining.is_some()
+    }
+
+    /// A part of a sample, or a join, has taken this many ticks.
     pub fn took(&mut self, ticks: u64) {
         self.ticks = self.ticks.wrapping_add(ticks);
         self.longest = self.longest.max(ticks);

@@ -21,11 +21,14 @@ impl<M: TableMemory, F: PteFormat> Pool<M, F> {
         let large = first.base().align_down(LARGE_FRAMES << 12);
         let mut lost = self.keep_reads_from(self.lists[self.reverse_map(large.0, 2)].get(), large, 2);
         let list = self.reverse_map(first.base().0, 1);
-        for n in (0..frames as usize).step_by(TOGETHER) {
+        let mut groups = self.groups_with_leaves(list, frames);
+        while groups != 0 {
+            let n = groups.trailing_zeros() as usize * TOGETHER;
+            groups &= groups - 1;
             let to = |n: usize| Hpa(first.base().0 + ((n as u64) << 12));
-            let left = TOGETHER.min(frames as usize - n);
+            let end = (n + TOGETHER).min(frames as usize);
             let mut slots = [NONE; TOGETHER];
-            for (slot, head) in slots.iter_mut().zip(self.lists.slice_mut(list + n..list + n + left)) {
+            for (slot, head) in slots.iter_mut().zip(self.lists.slice_mut(list + n..list + end)) {
                 *slot = *head.get_mut();
             }
             while let Some((page, raws)) = self.alike(&slots, to(n)) {
@@ -64,7 +67,10 @@ impl<M: TableMemory, F: PteFormat> Pool<M, F> {
         let (from, to) = (from.base(), to.base());
         let mut gone = self.lead_leaves_to(from, to, 2);
         let (old, new) = (self.reverse_map(from.0, 1), self.reverse_map(to.0, 1));
-        for n in (0..LARGE_FRAMES as usize).step_by(TOGETHER) {
+        let mut groups = self.groups_with_leaves(old, LARGE_FRAMES);
+        while groups != 0 {
+            let n = groups.trailing_zeros() as usize * TOGETHER;
+            groups &= groups - 1;
             let at = (n as u64) << 12;
             if let Some(raws) = self.lead_together(old + n, new + n, Hpa(from.0 + at), Hpa(to.0 + at)) {
                 gone |= raws;
@@ -79,14 +85,19 @@ impl<M: TableMemory, F: PteFormat> Pool<M, F> {
         gone != 0
     }
 
+    /// Of the lists from this one on, one for each frame of 2 MiB or fewer, those that have leaves: a bit for each group.
+    fn groups_with_leaves(&mut self, list: usize, frames: u64) -> u64 {
+        let (groups, rest) = self.lists.slice_mut(list..list + frames as usize).as_chunks_mut::<TOGETHER>();
+        let rest_has = rest.iter_mut().any(|head| *head.get_mut() != NONE);
+        let first = if rest_has { 1 << groups.len() } else { 0 };
+        (0..).zip(groups).fold(first, |found, (n, group)| found | u64::from(!are_empty(group)) << n)
+    }
+
     /// Has the only leaves of each of some lists lead to the frames from `to` on, which have none. `None`: it is not so, and nothing is done.
     #[inline(always)]
     fn lead_together(&mut self, old: usize, new: usize, from: Hpa, to: Hpa) -> Option<u64> {
         let heads: &mut [_; TOGETHER] = self.lists.slice_mut(old..old + TOGETHER).first_chunk_mut()?;
         let slots = heads.each_mut().map(|head| *head.get_mut());
-        if slots.iter().fold(NONE, |all, slot| all & slot) == NONE {
-            return Some(0);
-        }
         if !are_empty(self.lists.slice_mut(new..new + TOGETHER).first_chunk_mut()?) {
             return None;
         }
