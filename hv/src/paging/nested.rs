@@ -203,6 +203,11 @@ impl<F: PteFormat<Attr = NestedAttr>, M: TableMemory> Nested<F, M> {
         self.apply(p2m, changed).unwrap_or_else(|_| self.drop_around(changed.range))
     }
 
+    /// Drops what the tables say of `range`, where the P2m has changed: faults bring it back.
+    pub fn drop_changed(&mut self, range: GpaRange) -> Flush {
+        self.table.unmap(range).unwrap_or_else(|_| self.drop_around(range))
+    }
+
     /// Drops all leaves that touch `range`, as wholes: this needs no memory.
     fn drop_around(&mut self, range: GpaRange) -> Flush {
         self.lost_bits = true;

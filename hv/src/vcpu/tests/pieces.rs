@@ -1,5 +1,7 @@
 //! A piece of 2 MiB that moves in parts, as `Vm::tier_batch` does it, and what comes in between.
 
+mod meanwhile;
+
 use alloc::sync::Arc;
 use core::sync::atomic::{AtomicU64, Ordering};
 
@@ -75,7 +77,11 @@ impl Scene {
 
     /// A VM whose pages from [`AT`] on hold their numbers.
     fn new() -> Scene {
-        let mut machine = Machine::new(&[]);
+        Scene::with("test_device = true\n")
+    }
+
+    fn with(options: &str) -> Scene {
+        let mut machine = Machine::with(options, &[]);
         let pool = [FAST.frame()..Hfn(FAST.frame().0 + FRAMES)];
         let pool = Arc::new(FastPool::new(pool, Sharing::Shares).unwrap());
         let copies = Arc::new(AtomicU64::new(0));
@@ -153,8 +159,9 @@ impl Scene {
 
     /// What nested tables say of a page.
     fn nested(&self, page: u64) -> Option<(Hpa, NestedAttr)> {
-        match self.machine.vm.memory.read().nested.tree(TreeKey::FIRST).find(Gpa(AT + page * PAGE_SIZE)) {
-            Found::Leaf(leaf) => Some((leaf.to, leaf.attr)),
+        let at = Gpa(AT + page * PAGE_SIZE);
+        match self.machine.vm.memory.read().nested.tree(TreeKey::FIRST).find(at) {
+            Found::Leaf(leaf) => Some((Hpa(leaf.to.0 + (at.0 - leaf.gpa.0)), leaf.attr)),
             Found::Hole(_) => None,
         }
     }

@@ -12,8 +12,11 @@ use crate::mem::tier::migration::{Move, PIECE, Way};
 use crate::mem::tier::parts::{Moving, PART, Stage};
 use crate::mem::tier::task::{PieceWish, Task};
 use crate::mem::tier::{Outcome, Tiers};
+use crate::paging::engine::Engine;
 use crate::paging::format::{NestedAttr, PteFormat};
-use crate::paging::range::{Changed, GpaRange, OldFrames};
+use crate::paging::nested_trees::NestedTrees;
+use crate::paging::p2m::P2m;
+use crate::paging::range::{Changed, Flush, GpaRange, OldFrames};
 use crate::vm::{HostMemory, MapChanges, Memory, Vm};
 
 impl<F: PteFormat<Attr = NestedAttr>, M: HostMemory> Vm<F, M> {
@@ -115,7 +118,8 @@ impl<F: PteFormat<Attr = NestedAttr>, M: HostMemory> Vm<F, M> {
                 Stage::Protected(_) => tiers.migration.watch(wish.page),
                 _ => {}
             }
-            (stage, change, nested.remove_memory(p2m, change), nested.take_retired(), host.clone())
+            let flush = self.follow_nested(nested, p2m, change);
+            (stage, change, flush, nested.take_retired(), host.clone())
         };
         let changes = self.translations_changed(vcpu, work, &[change], flush);
         retired.free(&host);
@@ -136,13 +140,21 @@ impl<F: PteFormat<Attr = NestedAttr>, M: HostMemory> Vm<F, M> {
             return Err(Outcome::Pinned);
         }
         let change = p2m.replace_piece(start, all.from, all.to).ok_or(Outcome::Pinned)?;
-        let flush = nested.remove_memory(p2m, change);
+        let flush = self.follow_nested(nested, p2m, change);
         let changes = self.translations_changed(vcpu, work, &[change], flush);
         nested.take_retired().free(host);
         if all.way != Way::In {
             p2m.unprotect_piece(start, all.to);
         }
         Ok(changes)
+    }
+
+    /// Nested tables follow a step of a move. Those that no processor uses now are filled again when one does.
+    fn follow_nested(&self, nested: &mut NestedTrees<F, M>, p2m: &P2m<M>, change: Changed) -> Flush {
+        match self.translation.in_force() {
+            Engine::Shadow => nested.drop_changed(change),
+            Engine::Nested | Engine::Agile => nested.remove_memory(p2m, change),
+        }
     }
 
     /// Whether there are shadowed tables of the guest in a piece: their loss costs the faults that fill all their shadow pages again.

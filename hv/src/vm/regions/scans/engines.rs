@@ -4,6 +4,7 @@
 //! engine before it began, and was found by no sample since; but for what went with the tables that told of it. No processor remembers a
 //! translation here: flushes are looked at in `vm::regions::tests`.
 
+use crate::region::partition::Partition;
 use std::collections::BTreeSet;
 
 use super::*;
