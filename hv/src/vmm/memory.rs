@@ -4,9 +4,7 @@ use crate::arch::addr::{Gpa, Hfn, Hpa, PAGE_SHIFT, PAGE_SIZE};
 use alloc::boxed::Box;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
-use core::ops::Range;
-use core::slice;
-use core::sync::atomic::AtomicU32;
+use core::{ops::Range, slice, sync::atomic::AtomicU32};
 
 use spin::Mutex;
 
@@ -72,7 +70,7 @@ impl HostMemory {
         // What its last owner has left there would be taken for entries.
         self.ram.fill(frame.base(), PAGE_SIZE, 0);
         if let Some(records) = frame_record::all() {
-            records.assign_in(frame, 1, self.tables.owner, Kind::Table, FAST);
+            records.assign_in(frame, 1, self.tables.owner, Kind::Table, TierFrames::FAST);
         }
         Some(frame)
     }
@@ -289,10 +287,10 @@ pub struct TierFrames {
     pool: Arc<FastPool>,
 }
 
-/// What the record of a frame of fast memory says of its tier.
-const FAST: u8 = 1;
-
 impl TierFrames {
+    /// What the record of a frame of fast memory says of its tier.
+    const FAST: u8 = 1;
+
     /// Those of this owner.
     ///
     /// # Safety
@@ -306,10 +304,9 @@ impl TierFrames {
 impl CopyFrame for TierFrames {
     fn claim(&self, first: Hfn, frames: u64) {
         // Homes are the owner's all the time.
-        if let Some(records) = frame_record::all()
-            && self.pool.number(first).is_some()
-        {
-            records.assign_in(first, frames, self.owner, Kind::Ram, FAST);
+        let records = frame_record::all().filter(|_| self.pool.number(first).is_some());
+        if let Some(records) = records {
+            records.assign_in(first, frames, self.owner, Kind::Ram, Self::FAST);
         }
     }
 
@@ -327,9 +324,9 @@ impl CopyFrame for TierFrames {
 
     fn wipe(&self, frame: Hfn) {
         self.ram.fill(frame.base(), PAGE_SIZE, 0);
-        frame_record::all()
-            .into_iter()
-            .for_each(|records| records.assign(frame, 1, Owner::Host, Kind::Other));
+        if let Some(records) = frame_record::all() {
+            records.assign(frame, 1, Owner::Host, Kind::Other);
+        }
     }
 }
 

@@ -260,7 +260,7 @@ impl<F: PteFormat, M: TableMemory> Table<F, M> {
                     };
                 }
                 let (kept, flush) = becomes;
-                match self.memory.compare_exchange(table, n, raw, first + at | raw & kept) {
+                match self.memory.compare_exchange(table, n, raw, (first + at) | raw & kept) {
                     Ok(()) if flush => {
                         changed = Some((changed.map_or(at, |(from, _)| from), at + span(1)));
                         break;

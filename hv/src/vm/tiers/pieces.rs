@@ -130,7 +130,7 @@ impl<F: PteFormat<Attr = NestedAttr>, M: HostMemory> Vm<F, M> {
     }
 
     /// A piece that cannot be written and has a copy is where the copy is. The memory stays locked until all processors have forgotten
-    /// where it was: whoever could write the copy before would not be seen by those that still read the other frames.
+    /// where it was: what one writes to the copy before, others would not see, which still read the other frames.
     fn replace(&self, all: &Move, vcpu: u32, work: &mut u32) -> Result<MapChanges, Outcome> {
         let start = all.page.base();
         let mut memory = self.lock_memory(work);

@@ -45,3 +45,39 @@ fn samples_that_take_more_than_their_share_of_the_time_come_later() {
     // 4 ms a sample, but for the first: one in 400 ms after the first three.
     assert_eq!(taken(4_000_000), (7, 5));
 }
+
+#[test]
+fn leaves_are_joined_a_piece_at_a_time() {
+    // With the last one left out: it is where the guest's RAM ends.
+    const SPLIT: [u64; 4] = [1, 2, 5, 8];
+    let mut scene = Scene::new("balance,spaces=vm");
+    scene.access(REGIONS[0]);
+    let vm = &scene.machine.vm;
+    let small = || {
+        let memory = vm.memory.read();
+        let is_small = |n: &u64| match memory.nested.tree(TreeKey::FIRST).find(Gpa(n << 21)) {
+            Found::Leaf(leaf) => leaf.size == PageSize::Size4K,
+            Found::Hole(_) => panic!("nothing at {n}"),
+        };
+        SPLIT.iter().filter(|n| is_small(n)).count()
+    };
+    SPLIT.iter().for_each(|n| vm.memory.write().nested.keep_small(Gfn(n << 9)));
+    let mut slot = vm.regions.lock(|| unreachable!("the lock is free"));
+    let records = vm.regions.records(&mut slot, vm.layout).unwrap();
+    assert_eq!((small(), vm.join_part(&mut 0, records).flush), (4, false), "samples have not told enough");
+    for cancels in [true, false] {
+        vm.join_leaves(&mut records.scans);
+        let mut left = 4;
+        while records.scans.is_joining() {
+            let changes = vm.join_part(&mut 0, records);
+            let now = small();
+            assert!(now == left && !changes.flush || now + 1 == left && changes.flush, "{now} after {left}");
+            left = now;
+            if cancels && left == 2 {
+                vm.tell_of_pages(&mut 0, &mut records.scans);
+                assert_eq!((records.scans.is_joining(), small()), (false, 4), "a round has ended");
+            }
+        }
+        assert!(cancels || left == 0);
+    }
+}
