@@ -50,8 +50,7 @@ impl Block for Vmcb {}
 impl Block for IoMap {}
 impl Block for MsrMap {}
 
-/// The physical address of a control block. It is on the heap, which is identity-mapped; code and constants may not be
-/// ([`boot::fast_memory`](crate::boot::fast_memory)).
+/// The physical address of a control block. It is on the heap, which is identity-mapped; code and constants may not be.
 fn pa<T: Block>(block: &T) -> Hpa {
     Hpa(core::ptr::from_ref(block) as u64)
 }

@@ -24,8 +24,7 @@ impl Region {
     }
 }
 
-/// The physical address of what the processor reaches by it. It is on the heap, which is identity-mapped; code and constants may not be
-/// ([`boot::fast_memory`](crate::boot::fast_memory)).
+/// The physical address of what the processor reaches by it. It is on the heap, which is identity-mapped; code and constants may not be.
 pub(super) fn pa<T>(block: &T) -> Hpa {
     Hpa(core::ptr::from_ref(block) as u64)
 }
