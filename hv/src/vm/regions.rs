@@ -17,7 +17,7 @@ use spin::{Mutex, MutexGuard, Once};
 
 use super::{HostMemory, MapChanges, Memory, Vm};
 use crate::arch::addr::{Gfn, Gpa, PAGE_SHIFT, PAGE_SIZE};
-use crate::arch::counters::Spent;
+use crate::arch::counters::{Spent, SpentOn};
 use crate::mem::objects::Objects;
 use crate::mem::pieces::OutOfMemory;
 use crate::paging::MapError;
@@ -90,9 +90,9 @@ pub struct Regions {
     at: Once<At>,
     /// Virtual time of the VM in nanoseconds: what its VCPU that has run most has run.
     ran_ns: AtomicU64,
-    /// Instructions of the hypervisor from where a VCPU's registers are saved that moves to another cache to the interrupt for
-    /// the PCPU where it goes on, of all moves.
-    leaving: [AtomicU64; 2],
+    /// What the hypervisor executes from where a VCPU's registers are saved that moves to another cache to the interrupt for the PCPU where
+    /// it goes on: moves that are counted, instructions, cycles.
+    leaving: [AtomicU64; 3],
 }
 
 /// Why a region is not mapped to a cache.
@@ -115,15 +115,16 @@ impl From<Refused> for NotPlaced {
 impl Regions {
     /// Counts what the hypervisor executes for a move from where the VCPU's registers are saved to the interrupt for the other PCPU.
     pub fn count_leaving(&self, spent: Spent) {
-        let [instructions, cycles] = &self.leaving;
+        let [count, instructions, cycles] = &self.leaving;
+        count.fetch_add(1, Ordering::Relaxed);
         instructions.fetch_add(spent.instructions, Ordering::Relaxed);
         cycles.fetch_add(spent.cycles, Ordering::Relaxed);
     }
 
     /// What [`Regions::count_leaving`] was told so far.
-    pub fn leaving(&self) -> Spent {
-        let [instructions, cycles] = self.leaving.each_ref().map(|all| all.load(Ordering::Relaxed));
-        Spent { instructions, cycles }
+    pub fn leaving(&self) -> SpentOn {
+        let [count, instructions, cycles] = self.leaving.each_ref().map(|all| all.load(Ordering::Relaxed));
+        SpentOn { count, all: Spent { instructions, cycles } }
     }
 
     /// Locks them on behalf of a VCPU; between two attempts its PCPU does what `wait` says. No other lock of the VM is held. A request of the guest's takes no

@@ -4,7 +4,7 @@ use core::fmt;
 
 use abi::telemetry::{EndReason, ExitKind, ResetBy, key};
 
-use crate::arch::counters::{BothSides, Counts, SpentOn};
+use crate::arch::counters::{BothSides, Counts};
 use crate::arch::dump::Registers;
 use crate::mem::frame;
 use crate::mem::tier::sharing::Target;
@@ -191,10 +191,10 @@ fn regions<V: Virt, M: HostMemory>(
     json.number(key::REGIONS_GLOBALISED, counts.globalised)?;
     json.number(key::REGIONS_OPENED, counts.opened)?;
     cost(json, [key::MOVES, key::MOVE_TICKS, key::MOVE_LONGEST], vcpu.moves.cost)?;
-    // Where both PCPUs count. Those between the two parts are known of all moves of the VM alone, and are about the same for each.
+    // Where both PCPUs count. What is between the two parts is known of all VCPUs together, and is about the same for each.
     let [left, entered] = vcpu.moves.spent;
-    let between = SpentOn { count: counts.moves, all: vm.regions.leaving() };
-    if let (Some(left), Some(between), Some(arrived)) = (left.mean(), between.mean(), entered.mean()) {
+    let between = vm.regions.leaving().mean();
+    if let (Some(left), Some(between), Some(arrived)) = (left.mean(), between, entered.mean()) {
         let parts = [left, between, arrived];
         json.number(key::MOVES_COUNTED, entered.count)?;
         json.number(key::MOVE_CYCLES, parts.iter().map(|part| part.cycles).sum::<u64>())?;

@@ -190,7 +190,7 @@ fn two_programs(context: &Context, spaces: &str) -> Result<()> {
             // On one cache the one that gets less of it takes 17 ns for an access; figure 29 has gains of more than 50 %.
             for line in run.stdout().lines().filter(|line| line.ends_with(" right")) {
                 let ps = memlat_number(line, "ns")? * 1000 / memlat_number(line, "measured")?;
-                ensure!(ps < 11_000, "{ps} ps for an access: {line}; {}", said());
+                ensure!(ps < 13_000, "{ps} ps for an access: {line}; {}", said());
             }
         }
         _ => ensure!(!are_apart && regions["spaces_made"] == 0, "{}", said()),

@@ -161,10 +161,12 @@ impl Pmu for Lab {
         unsafe {
             let _up_to_date = ptr::read_volatile(&raw const (*self.record).doorbell);
             let host = &raw const (*self.record).sides[Side::Host as usize];
-            Some(Spent {
+            let spent = Spent {
                 instructions: ptr::read_volatile(&raw const (*host).instructions),
                 cycles: ptr::read_volatile(&raw const (*host).cycles),
-            })
+            };
+            // Before that there are no cycles.
+            self.models().then_some(spent)
         }
     }
 

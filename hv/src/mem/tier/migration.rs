@@ -266,7 +266,7 @@ impl Migration {
     }
 
     /// Copies at most `most` pages of a piece that is still in use where it is, from page `first` on; how many. The copies count only if
-    /// nothing was written until the piece has left.
+    /// nothing was written until the piece is replaced.
     pub fn copy_aside(&self, all: &Move, first: u64, most: u64) -> u64 {
         let frames = most.min(PIECE.saturating_sub(first));
         self.copier.copy_all(Hfn(all.from.0 + first), Hfn(all.to.0 + first), frames);

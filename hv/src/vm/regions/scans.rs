@@ -336,15 +336,13 @@ fn is_small(found: Found<NestedAttr>) -> bool {
     matches!(found, Found::Leaf(leaf) if leaf.size == PageSize::Size4K)
 }
 
-/// The pieces of 2 MiB of RAM from an address on.
+/// The pieces of 2 MiB of RAM from an address on: whole ones, as others have no large leaf.
 fn pieces(ram: impl IntoIterator<Item = Range<Gpa>>, from: Gpa) -> impl Iterator<Item = GpaRange> {
     const SIZE: u64 = PageSize::Size2M.bytes();
     ram.into_iter().flat_map(move |ram| {
-        let start = ram.start.max(from).align_down(SIZE).max(ram.start);
-        (start.align_down(SIZE).0..ram.end.0).step_by(SIZE as usize).map(move |at| GpaRange {
-            start: Gpa(at).max(start),
-            end: Gpa(at.saturating_add(SIZE)).min(ram.end),
-        })
+        let first = ram.start.max(from).0.div_ceil(SIZE);
+        let pieces = first..(ram.end.0 / SIZE).max(first);
+        pieces.map(|n| GpaRange { start: Gpa(n * SIZE), end: Gpa((n + 1) * SIZE) })
     })
 }
 

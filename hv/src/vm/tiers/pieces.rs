@@ -31,11 +31,17 @@ impl<F: PteFormat<Attr = NestedAttr>, M: HostMemory> Vm<F, M> {
     fn begin_move(&self, tiers: &Tiers, wish: &PieceWish, vcpu: u32, work: &mut u32) -> MapChanges {
         let found = self.read_memory(work).p2m.movable_piece(wish.page.base());
         let begun =
-            found.ok_or(Outcome::Pinned).and_then(|found| to_move(tiers, wish, found)).and_then(|all| {
+            found.ok_or(Outcome::Pinned).and_then(|found| to_move(tiers, wish, found)).and_then(|mut all| {
                 if all.way == Way::Discard {
-                    let changes = self.replace(&all, vcpu, work)?;
-                    tiers.settle_piece(wish, Outcome::Discarded, true);
-                    return Ok(changes);
+                    match self.replace(&all, vcpu, work) {
+                        Ok(changes) => {
+                            tiers.settle_piece(wish, Outcome::Discarded, true);
+                            return Ok(changes);
+                        }
+                        // Just now: it is to be copied.
+                        Err(Outcome::Written) => all.way = Way::Back,
+                        Err(outcome) => return Err(outcome),
+                    }
                 }
                 let (stage, changes) = self.withdraw(tiers, wish, &all, vcpu, work)?;
                 tiers.migration.claim(&all);

@@ -20,6 +20,22 @@ use crate::paging::vm_memory::VmMemory;
 const FRAMES: u64 = 512;
 const M2: u64 = FRAMES << PAGE_SHIFT;
 const HOST: Hpa = Hpa(0x8000_0000);
+/// Memory that does not end at 2 MiB has no piece there, and the next piece always is another one.
+#[test]
+fn pieces_are_whole_and_come_to_an_end() {
+    const MIB: u64 = 1 << 20;
+    for (mib, high) in [(20, 5), (21, 6), (97, 7), (1, 0), (3, 1)] {
+        let ram = [Gpa(0)..Gpa(mib * MIB), Gpa((4096 + 1) * MIB)..Gpa((4096 + 1 + high) * MIB)];
+        let (mut from, mut found) = (Gpa(0), 0);
+        while let Some(piece) = pieces(ram.clone(), from).next() {
+            assert!(piece.start >= from && piece.start.0.is_multiple_of(M2) && piece.len() == M2);
+            assert!(ram.iter().any(|ram| ram.start <= piece.start && piece.end <= ram.end));
+            (from, found) = (piece.end, found + 1);
+        }
+        assert_eq!(found, mib / 2 + high.saturating_sub(1) / 2);
+    }
+}
+
 /// A guest whose second 2 MiB of memory lie at `to`. Its tables have them at address 0, as one page or as small ones. `samples` gets what
 /// performs a [`Step`].
 fn with_shadow(to: Hpa, is_large: bool, samples: impl FnOnce(&mut dyn FnMut(Step) -> u64)) {
