@@ -4,7 +4,7 @@ use super::*;
 use crate::paging::arena::Arena;
 use crate::paging::format::ept::Ept;
 use crate::paging::format::npt::Npt;
-use crate::paging::format::x86::{DIRTY, PRESENT};
+use crate::paging::format::x86::{DIRTY, LARGE, PRESENT};
 use crate::paging::random::Random;
 use crate::paging::shadow::pool::unmap::tests::page;
 use alloc::collections::BTreeMap;
@@ -22,7 +22,7 @@ fn leaves_stay<F: PteFormat>(seed: u64, moves: bool) {
     // Leaves that lead there are on the same lists.
     let same = (1..).map(|n| FROM.0 + n * LARGE_FRAMES).find(|&frame| list(frame) == list(FROM.0)).unwrap();
     let to = Hfn(if random.once_in(4) { same } else { 0x1000 });
-    let pages: Vec<PageId> = (0..4).map(|n| page(&mut pool, n)).collect();
+    let pages: Vec<PageId> = (0..4).map(|n| page(&mut pool, n, 1)).collect();
     let mut leaves = BTreeMap::new();
     for _ in 0..random.draw() % 40 {
         let id = pages[random.draw() as usize % pages.len()];
@@ -38,6 +38,15 @@ fn leaves_stay<F: PteFormat>(seed: u64, moves: bool) {
             }
             pool.map(id, index, raw, n);
         }
+    }
+    // Large leaves are on the list that small ones to their first frame are on.
+    let upper = page(&mut pool, 4, 2);
+    for index in 0..random.draw() as usize % 6 {
+        let start = [FROM.0, same, to.0][random.draw() as usize % 3];
+        let bits = if random.once_in(3) { PRESENT } else { PRESENT | WRITE | HOST_WRITABLE };
+        let raw = Hfn(start).base().0 | bits | LARGE;
+        leaves.insert((upper, index), raw);
+        pool.map(upper, index, raw, 0);
     }
     let is_there = |raw: u64| {
         let frame = Hpa(raw & ADDRESS).frame().0;

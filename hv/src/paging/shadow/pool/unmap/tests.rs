@@ -14,10 +14,10 @@ use alloc::vec::Vec;
 /// The memory that goes begins here.
 const FIRST: u64 = 0x600;
 
-/// A page of level 1.
-pub(in super::super) fn page<F: PteFormat>(pool: &mut Pool<&Arena, F>, number: u64) -> PageId {
+/// A page of this level.
+pub(in super::super) fn page<F: PteFormat>(pool: &mut Pool<&Arena, F>, number: u64, level: u8) -> PageId {
     let role = Role {
-        level: 1,
+        level,
         kind: PagingKind::Off,
         quadrant: 0,
         controls: Controls::empty(),
@@ -38,7 +38,7 @@ fn what_goes<F: PteFormat>(seed: u64) {
     let list = |frame: u64| pool.reverse_map(Hfn(frame).base().0, 1);
     // The leaves that lead there are on the same lists.
     let other = (1..).map(|n| FIRST + n * LARGE_FRAMES).find(|&frame| list(frame) == list(FIRST)).unwrap();
-    let pages: Vec<PageId> = (0..4).map(|n| page(&mut pool, n)).collect();
+    let pages: Vec<PageId> = (0..4).map(|n| page(&mut pool, n, 1)).collect();
     let mut leaves = BTreeMap::new();
     for _ in 0..random.draw() % 40 {
         let id = pages[random.draw() as usize % pages.len()];
