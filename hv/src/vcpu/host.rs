@@ -37,6 +37,9 @@ pub trait Host {
     /// An exit begins, of a VM some of whose memory is mapped to caches.
     fn exited(&mut self) {}
 
+    /// What is done now for the VCPU is no part of the move that it comes by, if it has not been entered since.
+    fn does_other_work(&mut self) {}
+
     /// [`Host::host_spent`] when the exit began, or now if that was not noted.
     fn spent_at_exit(&mut self) -> Option<Spent> {
         self.host_spent()

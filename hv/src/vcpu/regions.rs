@@ -98,6 +98,7 @@ pub(super) fn tick<V: Virt, M: HostMemory, H: Host>(
 ) -> u64 {
     let ran_ns = vm.clock.nanos(Tsc(vcpu.ran_until(tsc))).0;
     if ran_ns >= vcpu.phase.look_ns {
+        host.does_other_work();
         vcpu.phase.look_ns = look(vcpu, vm, host, ran_ns).unwrap_or(ran_ns + LATER_NS);
     }
     let left_us = vcpu.phase.look_ns.saturating_sub(ran_ns).div_ceil(1000);

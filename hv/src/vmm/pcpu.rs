@@ -255,6 +255,10 @@ impl<B: Backend, const LAB: bool> Host for Pcpu<B, LAB> {
         self.note_exit();
     }
 
+    fn does_other_work(&mut self) {
+        self.moves.expect_none();
+    }
+
     fn spent_at_exit(&mut self) -> Option<Spent> {
         if LAB { self.moves.exited_at } else { self.host_spent() }
     }

@@ -99,8 +99,9 @@ impl Lab {
         unsafe { ptr::write_volatile(&raw mut (*self.record.cast_mut()).doorbell, 1) };
     }
 
-    /// Whether everything is modelled by now.
-    fn models(&self) -> bool {
+    /// Whether everything is modelled by now: before that there are no cycles.
+    #[inline(always)]
+    pub fn models(&self) -> bool {
         // SAFETY: the header is mapped, by `new`; the model writes this word as a whole.
         unsafe { ptr::read_volatile(&raw const (*self.header).counts_only) == 0 }
     }
@@ -161,12 +162,10 @@ impl Pmu for Lab {
         unsafe {
             let _up_to_date = ptr::read_volatile(&raw const (*self.record).doorbell);
             let host = &raw const (*self.record).sides[Side::Host as usize];
-            let spent = Spent {
+            Some(Spent {
                 instructions: ptr::read_volatile(&raw const (*host).instructions),
                 cycles: ptr::read_volatile(&raw const (*host).cycles),
-            };
-            // Before that there are no cycles.
-            self.models().then_some(spent)
+            })
         }
     }
 

@@ -50,6 +50,11 @@ impl MoveCounts {
         self.entry_from = self.halt_began.filter(|_| self.is_woken);
         self.entry_took = None;
     }
+
+    /// More is executed until that entry than the move takes: it is not counted.
+    pub fn expect_none(&mut self) {
+        self.entry_from = None;
+    }
 }
 
 impl<B: Backend, const LAB: bool> Pcpu<B, LAB> {
@@ -63,7 +68,8 @@ impl<B: Backend, const LAB: bool> Pcpu<B, LAB> {
     #[inline(always)]
     pub(super) fn note_exit(&mut self) {
         self.moves.exited_at = match &mut self.counters {
-            Some(Counters::Lab(lab)) => lab.host_spent(),
+            // What began before there were cycles is not counted.
+            Some(Counters::Lab(lab)) if lab.models() => lab.host_spent(),
             _ => None,
         };
     }
