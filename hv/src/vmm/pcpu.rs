@@ -1,6 +1,7 @@
 //! A PCPU as the run loop sees it: its timer, its interrupts, the console of the guest that it runs.
 
 mod counting;
+mod registers;
 mod sleepers;
 
 use alloc::vec::Vec;
@@ -21,14 +22,13 @@ use crate::arch::state::cr4;
 use crate::boot::percpu::{PerCpu, work};
 use crate::boot::smp;
 use crate::device::virtio::switch::Woken;
-use crate::hw::context::Context;
 use crate::hw::pmu::{Counters, Pmu as _, StallDetector};
 use crate::hw::{cpu, fpu, msr, speculation};
 use crate::paging::tree_key::TreeKey;
 use crate::sched::VcpuId;
 use crate::sched::topology::{PcpuId, PcpuSet};
 use crate::vcpu::host::Host;
-use crate::virt::speculation::{Load, Measures, Turn};
+use crate::virt::speculation::Turn;
 use crate::vm::mailbox::Mailbox;
 use crate::vm::work as vcpu_work;
 
@@ -166,34 +166,6 @@ impl<B: Backend, const LAB: bool> Pcpu<B, LAB> {
         let handle = VcpuId(mailbox.handle() as u16);
         let now = self.pcpu_time().map_or_else(cpu::rdtsc, PcpuTime::now);
         self.machine.send(self.machine.sched.wake(handle, now));
-    }
-
-    /// Takes a VCPU's registers out of the processor.
-    pub fn save(&self, context: &mut Context) {
-        // SAFETY: the worker calls this for the VCPU that it has restored.
-        unsafe { context.save() }
-    }
-
-    /// A VCPU of a VM with these measures comes in: what the last one has taught the processor is not its business.
-    #[inline(always)]
-    pub fn part_from_last(&mut self, measures: &Measures, load: Load) {
-        if self.machine.plan.measures.has_turns() {
-            self.write_turn(measures, load);
-        }
-    }
-
-    #[cold]
-    fn write_turn(&mut self, measures: &Measures, load: Load) {
-        for (index, value) in self.turn.load(measures, load) {
-            // SAFETY: measures that the processor does not offer are not on, and the values are of bits that it has.
-            unsafe { msr::write(index, value) }
-        }
-    }
-
-    /// Puts them in.
-    pub fn restore(&self, context: &mut Context) {
-        // SAFETY: what the last VCPU had was saved.
-        unsafe { context.restore() }
     }
 }
 

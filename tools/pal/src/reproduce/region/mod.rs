@@ -313,7 +313,7 @@ fn page(
             // A machine may be a file.
             let name = Path::new(lab).file_stem().unwrap_or_default().to_string_lossy();
             let file = format!("{stem}-{name}.svg");
-            let _ = write!(text, "\n![{}]({file})\n", surface::ABOUT);
+            let _ = write!(text, "\n![Gain by a second cache]({file})\n");
             charts.push((file, surface::chart(&name, measured)?));
             text += &surface::table(measured);
         }

@@ -11,10 +11,6 @@ use crate::{
     report::chart::{self, Place, Surface},
 };
 
-/// What the chart shows.
-pub const ABOUT: &str =
-    "Gain by a second cache, in %, by the size of each region and the accesses of a visit";
-
 /// What was measured at the places of the grid that its points lie on.
 struct Grid<'a> {
     /// Accesses of a visit, as powers of two.
