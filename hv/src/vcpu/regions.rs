@@ -152,18 +152,18 @@ fn look<V: Virt, M: HostMemory, H: Host>(
     let is_long = vcpu.virt.efer() & efer::LMA != 0;
     let changes = vm.end_spaces(vcpu.id, &mut vcpu.work, records, is_long);
     follow_changes(vcpu, changes);
-    if vm.tiers.as_ref().is_some_and(|tiers| tiers.has_moves()) {
+    let moving = vm.tiers.as_ref().filter(|tiers| tiers.has_moves());
+    if moving.is_some() || records.scans.is_joining() {
         let began = host.tsc();
-        let changes = vm.tier_batch(vcpu.id, &mut vcpu.work);
+        let changes = match moving {
+            Some(_) => vm.tier_batch(vcpu.id, &mut vcpu.work),
+            None => vm.join_part(&mut vcpu.work, records),
+        };
         let ticks = host.tsc().wrapping_sub(began);
-        vm.tiers.iter().for_each(|tiers| tiers.took(ticks));
-        follow_changes(vcpu, changes);
-        next_ns = next_ns.min(ran_ns + wait_ns(vm, ticks));
-    } else if records.scans.is_joining() {
-        let began = host.tsc();
-        let changes = vm.join_part(&mut vcpu.work, records);
-        let ticks = host.tsc().wrapping_sub(began);
-        records.scans.took(ticks);
+        match moving {
+            Some(tiers) => tiers.took(ticks),
+            None => records.scans.took(ticks),
+        }
         follow_changes(vcpu, changes);
         next_ns = next_ns.min(ran_ns + wait_ns(vm, ticks));
     }

@@ -16,7 +16,7 @@ use super::{
     Case,
     boot::read_stats,
     only,
-    regions::{QUICK_BOOT, SMALL_CACHE, memlat_number, small_caches},
+    regions::{QUICK_BOOT, SMALL_CACHE, memlat_ps, small_caches},
 };
 use crate::context::{Context, dies_with_this};
 
@@ -155,7 +155,7 @@ fn isolated(context: &Context) -> Result<()> {
     let picoseconds = |name: &str| {
         let said = fs::read_to_string(format!("{logs}/{name}.log"))?;
         ensure!(said.contains(" right"), "{name}: {said}");
-        Ok(memlat_number(&said, "ns")? * 1000 / memlat_number(&said, "measured")?)
+        memlat_ps(&said)
     };
     let (beside, apart) = (picoseconds("beside")?, picoseconds("apart")?);
     let text = fs::read_to_string(&samples)?;

@@ -12,7 +12,7 @@ use super::{
     boot::read_stats,
     monitor::{ask, enter, leave},
     only, records,
-    regions::{QUICK_BOOT, memlat_number, small_caches},
+    regions::{QUICK_BOOT, SMALL_CACHE, memlat_number, small_caches},
 };
 use crate::{context::Context, pty::Person};
 
@@ -26,8 +26,6 @@ pub const CASES: &[Case] = &[
 /// A machine of two packages, on which time follows the modelled cycles.
 const MACHINE: [&str; 8] =
     ["--lab-from", "session", "--lab-time", "--lab-check", "off", "--pcpus", "2,sockets=2", "--lab"];
-/// Regions are found in a run of a tenth of a second.
-const DENSE: &str = "q_us=100,period_ms=50,phase_ms=8,move_us=4,least_us=20,cache_kib=256";
 /// A phase is a hundredth of the time, as by default, but periods are shorter.
 const USUAL: &str = "q_us=100,period_ms=100,phase_ms=1,move_us=4,least_us=20,cache_kib=256";
 
@@ -144,7 +142,7 @@ fn costs(context: &Context) -> Result<()> {
 fn loads(context: &Context) -> Result<()> {
     let memlat = &context.memlat.display().to_string();
     let half = |policy: &str, command: &str| -> Result<_> {
-        let run = Run::of(context, memlat, &format!("{policy},{DENSE}"), command)?;
+        let run = Run::of(context, memlat, &format!("{policy},{SMALL_CACHE}"), command)?;
         // From when both regions are there.
         let of_regions = run.lines.iter().filter(|line| line["t"] == "regions");
         let load = |line: &Value| [0, 1].map(|n| line["caches"][n]["working_set"].as_u64().unwrap_or(0));
@@ -170,7 +168,7 @@ fn loads(context: &Context) -> Result<()> {
 /// All conditions hold for the first, which gains more than 15 %; Condition 3 forbids that of the other.
 fn stand_ins(context: &Context) -> Result<()> {
     let standins = &context.standins.display().to_string();
-    let dense = format!("unify,{DENSE}");
+    let dense = format!("unify,{SMALL_CACHE}");
     let off = Run::of(context, standins, "off", "/program libquantum 256 10 30; /program sphinx 256 10 40")?;
     let sphinx = Run::of(context, standins, &dense, "/program sphinx 256 100 60")?;
     let gain = off.ns_each()? / sphinx.ns_each()?;

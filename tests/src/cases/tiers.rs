@@ -54,6 +54,16 @@ fn of_memlat(context: &Context, machine: &[&str]) -> Result<Value> {
     Ok(read_stats(&path)?["guests"][0]["paging"]["tiers"].clone())
 }
 
+/// With `rotate` a pass moves this many pages or more, and none is lost. The first passes find few pages, and a fast machine is done after
+/// some.
+pub fn rotate(tiers: &Value, least: u64) -> Result<()> {
+    let count = |key: &str| tiers[key].as_u64().unwrap_or(0);
+    let moved = count("moved_in") + count("moved_out");
+    ensure!(moved >= least * count("passes").saturating_sub(3).max(1), "{tiers}");
+    ensure!(count("moved_in") == count("moved_out") + count("fast_frames"), "{tiers}");
+    Ok(())
+}
+
 /// A program that writes all over its memory finds all of it as it left it, while half of that moves. Small leaves, because the pages of a
 /// large one are known apart only after two seconds more.
 pub fn moves(context: &Context, mode: &str) -> Result<()> {

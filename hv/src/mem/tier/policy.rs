@@ -2,8 +2,7 @@
 //!
 //! One interface for the thesis' rule (4.2.1: a fixed threshold and a time window) and for thresholds by the histogram, as Memtis has
 //! them (SOSP 2023, section 4): as many of the most accessed pages are hot as there is room for. With a third one, for tests, pages move
-//! at the highest rate that there is. Pure: a decision depends on what is
-//! passed in alone.
+//! at the highest rate that there is. Pure: a decision depends on what is passed in alone.
 
 use abi::tiers::HotPolicy;
 

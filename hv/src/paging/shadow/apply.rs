@@ -92,13 +92,14 @@ impl<M: TableMemory, F: PteFormat> Shadow<M, F> {
     fn follow_run(&mut self, first: Hfn, frames: u64, kept: Kept) -> bool {
         let mut any = false;
         let (mut from, end) = (first.0, first.0 + frames);
+        let is_piece = frames == LARGE_FRAMES && first.0.is_multiple_of(LARGE_FRAMES);
         while from < end {
             // What concerns 2 MiB as a whole is asked once.
             let next = end.min((from | (LARGE_FRAMES - 1)) + 1);
             any |= match kept {
                 // The guest's tables are where they were.
-                Kept::Reads => self.pool.keep_reads(Hfn(from), next - from),
-                Kept::ReadsAt(to) if frames == LARGE_FRAMES && !self.pool.has_tables_near(first) => {
+                Kept::Reads if is_piece => self.pool.keep_reads(first),
+                Kept::ReadsAt(to) if is_piece && !self.pool.has_tables_near(first) => {
                     self.pool.lead_to(first, to)
                 }
                 _ => self.forget_run(Hfn(from), next - from),

@@ -213,21 +213,7 @@ mod tests {
 
     impl Figure {
         fn new() -> Figure {
-            let args = ReproduceArgs {
-                name: None,
-                quick: true,
-                workloads: vec![],
-                scale: None,
-                seeds: 1,
-                lab: None,
-                no_kit: false,
-                jobs: None,
-                json: None,
-                output: None,
-                again: false,
-                yes: false,
-            };
-            Figure { cache: tempfile::tempdir().unwrap(), args }
+            Figure { cache: tempfile::tempdir().unwrap(), args: ReproduceArgs::quick() }
         }
 
         fn run(&self, build: &str, jobs: usize, fails_at: u64) -> (Result<Vec<u64>>, usize) {

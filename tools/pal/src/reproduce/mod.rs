@@ -107,6 +107,27 @@ pub struct ReproduceArgs {
     pub yes: bool,
 }
 
+#[cfg(test)]
+impl ReproduceArgs {
+    /// With `--quick` alone.
+    pub fn quick() -> ReproduceArgs {
+        ReproduceArgs {
+            name: None,
+            quick: true,
+            workloads: Vec::new(),
+            scale: None,
+            seeds: 1,
+            lab: None,
+            no_kit: false,
+            jobs: None,
+            json: None,
+            output: None,
+            again: false,
+            yes: false,
+        }
+    }
+}
+
 /// A figure on one machine.
 struct Part {
     lab: String,

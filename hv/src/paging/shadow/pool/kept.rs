@@ -16,19 +16,18 @@ use crate::paging::shadow::role::HOST_WRITABLE;
 const LOST: u64 = WRITE | HOST_WRITABLE;
 
 impl<M: TableMemory, F: PteFormat> Pool<M, F> {
-    /// Takes the right to write to `frames` frames from `first` on, all in the same 2 MiB, from all leaves; whether any had it.
-    pub(in super::super) fn keep_reads(&mut self, first: Hfn, frames: u64) -> bool {
-        let large = first.base().align_down(LARGE_FRAMES << 12);
-        let mut lost = self.keep_reads_from(self.lists[self.reverse_map(large.0, 2)].get(), large, 2);
-        let list = self.reverse_map(first.base().0, 1);
-        let mut groups = self.groups_with_leaves(list, frames);
+    /// Takes the right to write to the 2 MiB from `first` on from all leaves; whether any had it.
+    pub(in super::super) fn keep_reads(&mut self, first: Hfn) -> bool {
+        let first = first.base();
+        let mut lost = self.keep_reads_from(self.lists[self.reverse_map(first.0, 2)].get(), first, 2);
+        let list = self.reverse_map(first.0, 1);
+        let mut groups = self.groups_with_leaves(list);
         while groups != 0 {
             let n = groups.trailing_zeros() as usize * TOGETHER;
             groups &= groups - 1;
-            let to = |n: usize| Hpa(first.base().0 + ((n as u64) << 12));
-            let end = (n + TOGETHER).min(frames as usize);
+            let to = |n: usize| Hpa(first.0 + ((n as u64) << 12));
             let mut slots = [NONE; TOGETHER];
-            for (slot, head) in slots.iter_mut().zip(self.lists.slice_mut(list + n..list + end)) {
+            for (slot, head) in slots.iter_mut().zip(self.lists.slice_mut(list + n..list + n + TOGETHER)) {
                 *slot = *head.get_mut();
             }
             while let Some((page, raws)) = self.alike(&slots, to(n)) {
@@ -67,7 +66,7 @@ impl<M: TableMemory, F: PteFormat> Pool<M, F> {
         let (from, to) = (from.base(), to.base());
         let mut gone = self.lead_leaves_to(from, to, 2);
         let (old, new) = (self.reverse_map(from.0, 1), self.reverse_map(to.0, 1));
-        let mut groups = self.groups_with_leaves(old, LARGE_FRAMES);
+        let mut groups = self.groups_with_leaves(old);
         while groups != 0 {
             let n = groups.trailing_zeros() as usize * TOGETHER;
             groups &= groups - 1;
@@ -85,12 +84,11 @@ impl<M: TableMemory, F: PteFormat> Pool<M, F> {
         gone != 0
     }
 
-    /// Of the lists from this one on, one for each frame of 2 MiB or fewer, those that have leaves: a bit for each group.
-    fn groups_with_leaves(&mut self, list: usize, frames: u64) -> u64 {
-        let (groups, rest) = self.lists.slice_mut(list..list + frames as usize).as_chunks_mut::<TOGETHER>();
-        let rest_has = rest.iter_mut().any(|head| *head.get_mut() != NONE);
-        let first = if rest_has { 1 << groups.len() } else { 0 };
-        (0..).zip(groups).fold(first, |found, (n, group)| found | u64::from(!are_empty(group)) << n)
+    /// Of the lists from this one on, one for each frame of 2 MiB, those that have leaves: a bit for each group.
+    fn groups_with_leaves(&mut self, list: usize) -> u64 {
+        let (groups, _) =
+            self.lists.slice_mut(list..list + LARGE_FRAMES as usize).as_chunks_mut::<TOGETHER>();
+        (0..).zip(groups).fold(0, |found, (n, group)| found | u64::from(!are_empty(group)) << n)
     }
 
     /// Has the only leaves of each of some lists lead to the frames from `to` on, which have none. `None`: it is not so, and nothing is done.

@@ -338,20 +338,7 @@ mod tests {
 
     #[test]
     fn a_page_names_the_charts_beside_it() {
-        let args = ReproduceArgs {
-            name: Some(SURFACE.into()),
-            quick: true,
-            workloads: Vec::new(),
-            scale: None,
-            seeds: 1,
-            lab: None,
-            no_kit: false,
-            jobs: None,
-            json: None,
-            again: false,
-            output: Some("pages/two.md".into()),
-            yes: false,
-        };
+        let args = ReproduceArgs { output: Some("pages/two.md".into()), ..ReproduceArgs::quick() };
         let of = |lab: &str| (lab.to_owned(), vec![Measured::made_up(6, 14, 4.0)], Vec::new());
         let all = [of("zen3"), of("machines/own.toml")];
         let (text, charts) = page(find(SURFACE).unwrap(), &args, &all).unwrap();

@@ -59,7 +59,7 @@ fn leaves_stay<F: PteFormat>(seed: u64, moves: bool) {
         assert_eq!(pool.stale, are_there.iter().fold(0, |stale, raw| stale | raw), "seed {seed}");
     } else {
         let any = are_there.iter().any(|raw| raw & WRITE != 0);
-        assert_eq!(pool.keep_reads(FROM, LARGE_FRAMES), any, "seed {seed}");
+        assert_eq!(pool.keep_reads(FROM), any, "seed {seed}");
     }
     for raw in leaves.values_mut().filter(|raw| is_there(**raw)) {
         *raw = if moves { *raw - FROM.base().0 + to.base().0 } else { *raw & !LOST };
